@@ -53,16 +53,6 @@ static void assert_job_continues(const char *job)
     assert_int_equal(1, job_status(&d, job)->epoch);
 }
 
-static int control_pid(void)
-{
-    struct client_node node;
-    struct why why = {""};
-    assert_ok(client_node_get(dtd_client(&d), &node, &why));
-    int pid = node.control_pid;
-    client_node_fini(&node);
-    return pid;
-}
-
 /* ---- random requests ---- */
 
 static void open_control(struct attacker *s)
@@ -90,9 +80,9 @@ TEST(another_user_sends_random_requests)
 {
     char job[32];
     start_with_job(job, "");
-    int control = control_pid();
+    int control = dtd_control_pid(&d);
     assert_int_equal(0, users_run(MALLORY, send_random_requests, job));
-    assert_int_equal(control, control_pid());
+    assert_int_equal(control, dtd_control_pid(&d));
     assert_job_continues(job);
     assert_int_equal(0, dtd_down(&d));
 }

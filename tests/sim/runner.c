@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,24 @@ struct options {
     struct shape shape;
     bool trace, twice, expect_broken;
 };
+
+/* The options without a value. */
+static const struct {
+    const char *name;
+    size_t at; /* of a bool in the options */
+} flags[] = {
+    {"commands", offsetof(struct options, shape.commands)},
+    {"images", offsetof(struct options, shape.images)},
+    {"blind", offsetof(struct options, shape.blind)},
+    {"mixed", offsetof(struct options, shape.mixed)},
+    {"disks", offsetof(struct options, shape.disks)},
+    {"identity", offsetof(struct options, shape.identity)},
+    {"slices", offsetof(struct options, shape.slices)},
+    {"trace", offsetof(struct options, trace)},
+    {"twice", offsetof(struct options, twice)},
+    {"expect-broken", offsetof(struct options, expect_broken)},
+};
+#define N_FLAGS ((int)(sizeof(flags) / sizeof(flags[0])))
 
 static const struct simulation *simulation;
 static struct summary *summary; /* shared with the child process, which fills it */
@@ -69,6 +88,17 @@ static bool run_child(uint64_t seed, const struct options *o)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+static void print_command(uint64_t seed, const struct options *o)
+{
+    printf("seed %" PRIu64 " is broken; again: %s%s%stests/sim/%s --seeds 1 --from %" PRIu64 " --nodes %d", seed,
+           bug_planted ? "DTD_SIM_BUG=" : "", bug_planted ? bug_name(bug_planted) : "", bug_planted ? " " : "",
+           simulation->name, seed, o->shape.nodes);
+    for (int i = 0; i < N_FLAGS; i++)
+        if (flags[i].at < offsetof(struct options, trace) && *(const bool *)((const char *)o + flags[i].at))
+            printf(" --%s", flags[i].name); /* the others do not change what happens */
+    printf(" --trace\n");
+}
+
 static bool run_one(uint64_t seed, const struct options *o)
 {
     bool is_good = run_child(seed, o);
@@ -79,15 +109,7 @@ static bool run_one(uint64_t seed, const struct options *o)
             printf("broken: the second run of the seed differs from the first\n");
     }
     if (!is_good)
-        printf("seed %" PRIu64 " is broken; again: %stests/sim/%s --seeds 1 --from %" PRIu64
-               " --nodes %d%s%s%s%s%s --trace\n",
-               seed, bug_planted ? "DTD_SIM_BUG=... " : "", simulation->name, seed, o->shape.nodes,
-               o->shape.images && o->shape.blind ? " --images --blind"
-               : o->shape.images                 ? " --images"
-               : o->shape.commands               ? " --commands"
-                                                 : "",
-               o->shape.mixed ? " --mixed" : "", o->shape.disks ? " --disks" : "",
-               o->shape.identity ? " --identity" : "", o->shape.slices ? " --slices" : "");
+        print_command(seed, o);
     return is_good;
 }
 
@@ -142,39 +164,12 @@ static void list_bugs(void)
 
 static void parse(int argc, char **argv, struct options *o)
 {
-    enum {
-        SEEDS = 1,
-        FROM,
-        NODES,
-        COMMANDS,
-        IMAGES,
-        BLIND,
-        MIXED,
-        DISKS,
-        IDENTITY,
-        SLICES,
-        TRACE,
-        TWICE,
-        EXPECT_BROKEN,
-        BUGS
-    };
-    static const struct option options[] = {
-        {"seeds", 1, NULL, SEEDS},
-        {"from", 1, NULL, FROM},
-        {"nodes", 1, NULL, NODES},
-        {"commands", 0, NULL, COMMANDS},
-        {"images", 0, NULL, IMAGES},
-        {"blind", 0, NULL, BLIND},
-        {"mixed", 0, NULL, MIXED},
-        {"disks", 0, NULL, DISKS},
-        {"identity", 0, NULL, IDENTITY},
-        {"slices", 0, NULL, SLICES},
-        {"trace", 0, NULL, TRACE},
-        {"twice", 0, NULL, TWICE},
-        {"expect-broken", 0, NULL, EXPECT_BROKEN},
-        {"bugs", 0, NULL, BUGS},
-        {0},
-    };
+    enum { SEEDS = 1, FROM, NODES, BUGS };
+    int seen[N_FLAGS] = {0};
+    struct option options[N_FLAGS + 5] = {
+        {"seeds", 1, NULL, SEEDS}, {"from", 1, NULL, FROM}, {"nodes", 1, NULL, NODES}, {"bugs", 0, NULL, BUGS}};
+    for (int i = 0; i < N_FLAGS; i++)
+        options[4 + i] = (struct option){flags[i].name, 0, &seen[i], 1};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
         case SEEDS:
@@ -186,35 +181,7 @@ static void parse(int argc, char **argv, struct options *o)
         case NODES:
             o->shape.nodes = atoi(optarg);
             break;
-        case COMMANDS:
-            o->shape.commands = true;
-            break;
-        case IMAGES:
-            o->shape.images = true;
-            break;
-        case BLIND:
-            o->shape.blind = true;
-            break;
-        case MIXED:
-            o->shape.mixed = true;
-            break;
-        case DISKS:
-            o->shape.disks = true;
-            break;
-        case SLICES:
-            o->shape.slices = true;
-            break;
-        case IDENTITY:
-            o->shape.identity = true;
-            break;
-        case TRACE:
-            o->trace = true;
-            break;
-        case TWICE:
-            o->twice = true;
-            break;
-        case EXPECT_BROKEN:
-            o->expect_broken = true;
+        case 0: /* a flag */
             break;
         case BUGS:
             list_bugs();
@@ -227,6 +194,8 @@ static void parse(int argc, char **argv, struct options *o)
         fprintf(stderr, "--nodes is 0 to %d, and there are no other arguments\n", MAX_HOSTS - 1);
         exit(2);
     }
+    for (int k = 0; k < N_FLAGS; k++)
+        *(bool *)((char *)o + flags[k].at) = seen[k] != 0;
 }
 
 int runner_main(const struct simulation *s, int argc, char **argv)

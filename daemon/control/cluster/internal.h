@@ -94,7 +94,7 @@ struct cluster {
     char identity_path[PATH_STATE_DIR_MAX + 32];
     uint32_t registered_at; /* leader: the cluster version at which the identities of all peers were looked at */
     struct cluster_introductions introduced; /* by the node that answered Hello last, until the leader has replied */
-    struct cluster_introductions introduces; /* for the nodes that say Hello here, made from .. */
+    struct cluster_introductions introduces; /* for the nodes that send Hello, made from .. */
     uint64_t introduces_ids[CLUSTER_INTRODUCED], introduces_changes; /* .. these voters and `changes` of .. */
     int n_introduces_ids, introduces_from;                           /* .. 1 the state or 2 the view; 0: not made yet */
     int64_t removed_since_ms; /* since when the leader's answer has been that this node was removed; 0: it is not */

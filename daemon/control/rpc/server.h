@@ -31,7 +31,7 @@ struct peer {
     uint32_t uid;        /* the user, from the kernel, or of the token with which he logged in to the web page */
     uint32_t kernel_uid; /* the user whose descriptor it is */
     bool is_page;        /* it logged in with a token of the web page */
-    bool is_operator;    /* of a forwarded call: the node that forwards it says so */
+    bool is_operator;    /* of a forwarded call: the node that forwards it reports so */
 };
 
 /* Owned by the daemon (control.h). */

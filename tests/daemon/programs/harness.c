@@ -8,9 +8,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define START_MS 20000
 
@@ -109,6 +113,36 @@ struct client *dtd_client(struct dtd *d)
         if (clock_mono_ms() > until)
             fail_msg("dtd does not answer: %s", why.text);
     }
+}
+
+int dtd_control_pid(struct dtd *d)
+{
+    struct client_node node;
+    struct why why = {""};
+    assert_ok(client_node_get(dtd_client(d), &node, &why));
+    int pid = node.control_pid;
+    client_node_fini(&node);
+    assert_true(pid > 1); /* the caller may kill it: -1, 0 and 1 would be other processes */
+    return pid;
+}
+
+void *dtd_preload(const char *library, const char *env, size_t size)
+{
+    char file[512], path[4096], asan[1024];
+    const char *options = getenv("ASAN_OPTIONS");
+    snprintf(file, sizeof(file), "%s/%s", test_tmpdir(), library);
+    int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(0, ftruncate(fd, (off_t)size));
+    void *ret = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(ret != MAP_FAILED);
+    close(fd);
+    snprintf(path, sizeof(path), "%s/../tests/lib%s.so", getenv("DTD_BIN"), library);
+    snprintf(asan, sizeof(asan), "%s%sverify_asan_link_order=0", options ? options : "", options ? ":" : "");
+    setenv("ASAN_OPTIONS", asan, 1); /* a sanitizer's library wants to be the first one otherwise */
+    setenv(env, file, 1);
+    setenv("LD_PRELOAD", path, 1);
+    return ret;
 }
 
 void dtd_kill(struct dtd *d)

@@ -31,6 +31,11 @@ void dtd_kill(struct dtd *d);
 int dtd_down(struct dtd *d);
 /* A working connection; reconnects if control has exited. */
 struct client *dtd_client(struct dtd *d);
+/* The pid of its dtd-control. */
+int dtd_control_pid(struct dtd *d);
+/* Loads the library tests/lib`library`.so into all programs that are started from now on, and returns `size` bytes that
+ * it shares with the test: a file, whose path is in the variable `env`. */
+void *dtd_preload(const char *library, const char *env, size_t size);
 /* Runs dtd with these arguments in the foreground until it exits; returns its exit code, and its standard error in
  * `ret`. */
 int dtd_run(const char *const *args, char *ret, size_t size);

@@ -7,17 +7,6 @@
 
 static struct dtd d;
 
-static int control_pid(void)
-{
-    struct client_node node;
-    struct why why = {""};
-    assert_ok(client_node_get(dtd_client(&d), &node, &why));
-    int pid = node.control_pid;
-    client_node_fini(&node);
-    assert_true(pid > 1); /* the caller kills it: -1, 0 and 1 would be other processes */
-    return pid;
-}
-
 /* A surviving worker that does not leave its epoch in time is killed. */
 TEST(deaf_survivor_is_killed)
 {
@@ -47,7 +36,7 @@ TEST(control_is_killed_while_a_job_starts)
         struct why why = {""};
         snprintf(name, sizeof(name), "j%d", i);
         const char *spec = spec_text(name, 2, 20, env, "");
-        int control = control_pid();
+        int control = dtd_control_pid(&d);
         assert_ok(client_request_id(id));
         err_t err = client_submit(dtd_client(&d), id, spec, NULL, job, &why);
         sleep_ms(4 * i);
@@ -95,7 +84,7 @@ TEST(control_and_io_are_killed_repeatedly)
     for (int i = 0; i < 12; i++) {
         random = random * 1664525u + 1013904223u;
         sleep_ms((int)(random >> 24));
-        int pid = i % 3 == 2 ? io_pid() : control_pid();
+        int pid = i % 3 == 2 ? io_pid() : dtd_control_pid(&d);
         if (pid > 1)
             kill(pid, SIGKILL);
     }

@@ -3,10 +3,8 @@
 #include "common/base/clock.h"
 #include "tests/daemon/programs/harness.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 
 #define DAY_S 86400
 
@@ -15,20 +13,7 @@ static _Atomic int64_t *offset_s;
 
 static void start_with_clock(void)
 {
-    char file[512], library[4096], asan[1024];
-    const char *options = getenv("ASAN_OPTIONS");
-    snprintf(file, sizeof(file), "%s/clock", test_tmpdir());
-    int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    assert_true(fd >= 0);
-    assert_int_equal(0, ftruncate(fd, sizeof(*offset_s)));
-    offset_s = mmap(NULL, sizeof(*offset_s), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(offset_s != MAP_FAILED);
-    close(fd);
-    snprintf(library, sizeof(library), "%s/../tests/libclock_step.so", getenv("DTD_BIN"));
-    snprintf(asan, sizeof(asan), "%s%sverify_asan_link_order=0", options ? options : "", options ? ":" : "");
-    setenv("ASAN_OPTIONS", asan, 1); /* a sanitizer's library wants to be the first one otherwise */
-    setenv("DTD_TEST_CLOCK", file, 1);
-    setenv("LD_PRELOAD", library, 1);
+    offset_s = dtd_preload("clock_step", "DTD_TEST_CLOCK", sizeof(*offset_s));
     dtd_start(&d, "state");
     unsetenv("LD_PRELOAD");
 }
@@ -59,17 +44,6 @@ TEST(the_wall_clock_is_set_by_days)
     assert_int_equal(0, dtd_down(&d));
 }
 
-static int control_pid(void)
-{
-    struct client_node node;
-    struct why why = {""};
-    assert_ok(client_node_get(dtd_client(&d), &node, &why));
-    int pid = node.control_pid;
-    client_node_fini(&node);
-    assert_true(pid > 1); /* the caller kills it: -1, 0 and 1 would be other processes */
-    return pid;
-}
-
 /* dtd-control exits and starts again, and the wall clock differs by days. The job runs on, and its time is that of the
  * monotonic clock: neither is its limit reached early, nor does its time begin again. */
 TEST(control_starts_again_after_the_clock_was_set)
@@ -84,7 +58,7 @@ TEST(control_starts_again_after_the_clock_was_set)
     sleep_ms(2500); /* the clock's file is written once a second */
     for (size_t i = 0; i < sizeof(days) / sizeof(days[0]); i++) {
         *offset_s = days[i] * DAY_S;
-        kill(control_pid(), SIGKILL);
+        kill(dtd_control_pid(&d), SIGKILL);
         expect_progress(a);
         assert_int_equal(1, job_status(&d, a)->epoch);
         sleep_ms(1000);

@@ -4,8 +4,6 @@
 #include "tests/daemon/control/log/disk_faults.h"
 #include "tests/daemon/programs/harness.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -43,20 +41,7 @@ static void expect_status_line(const char *part)
 static void start(void)
 {
     listen_as_systemd();
-    static char file[512], library[4096], asan[1024];
-    const char *options = getenv("ASAN_OPTIONS");
-    snprintf(file, sizeof(file), "%s/disk", test_tmpdir());
-    int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    assert_true(fd >= 0);
-    assert_int_equal(0, ftruncate(fd, sizeof(*disk)));
-    disk = mmap(NULL, sizeof(*disk), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    assert_true(disk != MAP_FAILED);
-    close(fd);
-    snprintf(library, sizeof(library), "%s/../tests/libdisk_faults.so", getenv("DTD_BIN"));
-    snprintf(asan, sizeof(asan), "%s%sverify_asan_link_order=0", options ? options : "", options ? ":" : "");
-    setenv("ASAN_OPTIONS", asan, 1); /* a sanitizer's library wants to be the first one otherwise */
-    setenv("DTD_TEST_DISK", file, 1);
-    setenv("LD_PRELOAD", library, 1);
+    disk = dtd_preload("disk_faults", "DTD_TEST_DISK", sizeof(*disk));
     dtd_start(&d, "state");
     snprintf(disk->folder, sizeof(disk->folder), "%s/raft/", d.dir);
 }
