@@ -379,7 +379,7 @@ static double regret_of(const struct corpus *c, const char *name, bool given)
 static struct corpus corpus;
 
 /* Four Omni-Path adapters of 100 Gb/s a node. Models of this size hung on 40 nodes unless launches were synchronous
- * (the column's source), so that the time in which Python issues an operation is not hidden: 58 us, from vTrain's
+ * (its source), so that the time in which Python issues an operation is not hidden: 58 us, from vTrain's
  * profiles of a layer of hidden size 1024, whose 3.0 to 3.6 ms hardly depend on the microbatch. */
 static void bigscience_machine(struct machine *ret)
 {
