@@ -197,7 +197,7 @@ static bool is_about_many(const struct plan_args *a)
            a->planner.operations || is_about_money(a);
 }
 
-/* With a machine alone, the closed form says whether the job's own layout fits there. Where the operations of the
+/* With a machine alone, the closed form decides whether the job's own layout fits there. Where the operations of the
  * machine have been measured one by one, the job's programs are forecast instead. */
 static bool is_planner(const struct plan_args *a)
 {

@@ -163,7 +163,7 @@ static err_t folder_make(const char *folder, struct why *why)
 }
 
 /* Where the report goes: --to, or the file job-JOB.html in the folder that --to names. An absent folder is made, since
- * nobody is there when run.report finds it missing. */
+ * no user can make it when run.report finds it missing. */
 static err_t path_choose(const struct report_args *a, char ret[PATH_MAX], struct why *why)
 {
     const char *to = a->to ? a->to : ".";

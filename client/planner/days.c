@@ -195,7 +195,7 @@ static err_t best_layout(struct days *d, struct planning *p, struct plan_results
     return err;
 }
 
-/* The workers of the job file say how many nodes there are. */
+/* The workers of the job file determine the number of nodes. */
 static err_t own_layout(struct days *d, struct planning *p, const struct plan_layout *own, struct plan_found *ret,
                         struct why *why)
 {

@@ -135,7 +135,7 @@ static err_t map_own(struct data_set *d, const char *name, int64_t bytes, struct
     return err;
 }
 
-/* Maps somebody else's file of tokens. ERR_CORRUPT, as for a damaged set, if it is gone or has changed: preparing it
+/* Maps another program's file of tokens. ERR_CORRUPT, as for a damaged set, if it is gone or has changed: preparing it
  * again mends the set. */
 static err_t map_place(const struct index_place *p, struct mapped *ret, struct why *why)
 {

@@ -462,7 +462,7 @@ TEST(every_field_counts_or_is_refused)
         n += mutate_all(config, config, (const char *)before.data);
         assert_true(config_text(config, &again));
         assert_string_equal((const char *)again.data, (const char *)before.data);
-        for (int k = 0; k < 3; k++) { /* fields that nobody knows */
+        for (int k = 0; k < 3; k++) { /* unknown fields */
             static const char *const unknown[] = {"new_factor", "window_of_experts", "alibi"};
             struct buf none = {0};
             json_object_set_new(config, unknown[k], json_real(2));

@@ -262,7 +262,7 @@ static bool terminal_read(struct terminal *t)
     const ssize_t n = read(t->fd, t->text + t->n, sizeof(t->text) - 1 - t->n);
     t->n += n > 0 ? (size_t)n : 0;
     t->text[t->n] = '\0';
-    return n > 0; /* EIO: nobody has the terminal open */
+    return n > 0; /* EIO: no process has the terminal open */
 }
 
 /* Reads until `text` appears behind `from`. */

@@ -412,7 +412,7 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
 {
     if (!c->is_member)
         return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
-    if (cluster_superseded(c)) { /* nobody has to agree: the cluster does not list it */
+    if (cluster_superseded(c)) { /* no node has to agree: the cluster does not list it */
         cb(arg, OK, "");
         begin_leaving(c);
         return OK;

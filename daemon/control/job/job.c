@@ -257,7 +257,7 @@ static void set_stop_reason(struct job *j, const char *fmt, va_list ap)
     j->dirty = true;
 }
 
-/* The job stops in another way than the request said. */
+/* The job stops in another way than requested. */
 static void __attribute__((format(printf, 2, 3))) correct_reason(struct job *j, const char *fmt, ...)
 {
     va_list ap;

@@ -46,7 +46,7 @@ struct watch {
     size_t at, at_point;
     /* used by the thread while `loading` */
     struct pool_task task;
-    atomic_bool stop; /* nobody needs the rows any more */
+    atomic_bool stop; /* the rows are not needed any more */
     char *path;
     struct buf more;
     struct metric_rows loaded;

@@ -193,7 +193,7 @@ TEST(unread_answers_of_one_user_are_bounded)
         rpc_conn_wake_at(t.conn[i], 0);
     }
     run_ms(100);
-    assert_true(n_open() < CONNS);     /* those whose answers nobody reads */
+    assert_true(n_open() < CONNS);     /* those whose answers are not read */
     assert_true(n_open() > CONNS / 2); /* those that wait to be read themselves */
     end();
 }
