@@ -521,7 +521,7 @@ static err_t fused_check(struct importing *m, const struct safetensor *have, con
                        "%s: %s is [experts, %" PRId64 ", %" PRId64 "]%s. Open the model with transformers and save it "
                        "with save_pretrained, which writes a tensor for each expert",
                        m->x->dir, have->name, have->shape[1], have->shape[2],
-                       fits ? ", which does not tell whether the experts' matrices are transposed"
+                       fits ? ", from which dtd cannot decide whether the experts' matrices are transposed"
                             : ": the experts' matrices are transposed, a form that dtd does not read");
     return fits ? OK
                 : why_set(m->why, ERR_INVALID, "%s: the shape of %s does not match its %s", m->x->dir, have->name,

@@ -189,7 +189,7 @@ static err_t best_layout(struct days *d, struct planning *p, struct plan_results
 {
     err_t err = plan_search(&p->search, results);
     if (!err && !results->n_fit)
-        return why_set(why, ERR_INVALID, "no layout fits on %" PRId64 " workers; --search says what is missing",
+        return why_set(why, ERR_INVALID, "no layout fits on %" PRId64 " workers; --search shows what is missing",
                        p->search.workers);
     d->best = results->fit;
     return err;

@@ -70,7 +70,7 @@ static int list_choices(const struct scale *s, struct planner_choice ret[MAX_ROW
 static err_t nothing_fits(struct why *why)
 {
     return why_set(why, ERR_INVALID,
-                   "no layout fits on these numbers of nodes: --search says what is missing, and on "
+                   "no layout fits on these numbers of nodes: --search shows what is missing, and on "
                    "how many nodes one fits");
 }
 

@@ -436,7 +436,7 @@ TEST(a_run_that_fits_on_no_nodes_is_refused_in_every_form)
                  "cost %s",
                  forms[i]);
         run_expect(&r, 2, line);
-        expect_text(r.err, "no layout fits on these numbers of nodes: --search says what is missing");
+        expect_text(r.err, "no layout fits on these numbers of nodes: --search shows what is missing");
     }
 }
 

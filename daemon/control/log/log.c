@@ -237,7 +237,7 @@ static void close_handles(struct log *log)
     uv_close((uv_handle_t *)&log->after_turn, handle_closed);
 }
 
-#define DAMAGE_REMEDY "; docs/operate/backup.md, \"A damaged log\", says how to continue"
+#define DAMAGE_REMEDY "; docs/operate/backup.md, \"A damaged log\", has the ways to continue"
 
 /* Opening is tried again if the disk is full, or if the log was open before in this process. Any other failure of a
  * first start would repeat. */

@@ -592,7 +592,7 @@ TEST(automatic_layouts)
          "job.yaml:5: parallel.workers: 3 workers are not a multiple of fsdp x tp x pp x cp, which is 2: write 2 or 4, "
          "or parallel.fsdp 1 or 3"},
         {HEAD "train: {steps: 1}\nparallel: {auto: true, schedule: zb-h2}\n",
-         "job.yaml:5: parallel.auto: the planner knows the schedules 1f1b, interleaved, zb-h1 and zb-v, but "
+         "job.yaml:5: parallel.auto: the planner has the schedules 1f1b, interleaved, zb-h1 and zb-v, but "
          "parallel.schedule is zb-h2: write false, or leave parallel.schedule out"},
         {HEAD "train: {steps: 1}\nparallel: {auto: true, workers: 4, async_tp: true}\n",
          "job.yaml:5: parallel.async_tp: it overlaps the collectives of tensor parallelism, but parallel.tp is 1: "
