@@ -1,4 +1,4 @@
-/* dtctl report: everything that dtd knows of a job, as one page of HTML or as a PDF to print. */
+/* dtctl report: all data that dtd has about a job, as one page of HTML or as a PDF to print. */
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/report/html.h"
