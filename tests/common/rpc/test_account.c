@@ -198,7 +198,7 @@ TEST(unread_answers_of_one_user_are_bounded)
     end();
 }
 
-/* Who reads gets all of his answers, though nothing of them was in the socket when his requests were paused. */
+/* A user who reads gets all of his answers, though nothing of them was in the socket when his requests were paused. */
 TEST(requests_that_waited_are_answered)
 {
     begin(8);
