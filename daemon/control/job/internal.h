@@ -296,7 +296,6 @@ struct job {
     int64_t usage_history_at, usage_history_ms; /* offset in it; when to give up waiting for an answer */
     struct buf io_usage;                        /* lines for dtd-io that were not sent yet */
     int64_t io_usage_ms;                        /* when the next ones may be sent */
-    struct usage_watch *usage_watches;
     bool dirty; /* the watching clients have not been notified of the newest change */
 };
 

@@ -120,7 +120,7 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
 
 void job_free(struct job *j)
 {
-    assert(!j->watches && !j->usage_watches);
+    assert(!j->watches);
     rendezvous_clear(&j->rendezvous, ERR_CLOSED);
     job_scan_forget(j);
     metrics_fini(&j->metrics);

@@ -258,8 +258,3 @@ const struct usage_file *job_usage_file(const struct job *j)
 {
     return &j->usage;
 }
-
-struct usage_watch **job_usage_watches(struct job *j)
-{
-    return &j->usage_watches;
-}
