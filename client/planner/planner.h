@@ -95,7 +95,7 @@ NODISCARD err_t planner_record(struct job_spec *job, struct why *why);
 /* The machine that --machine names ("here": the calibrated file). NULL: this node, as the calibrated file describes it
  * if there is one, else with the rates of the forecast. ERR_NOTFOUND: `why` lists the names. */
 NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, struct machine *ret, struct why *why);
-bool planner_is_calibrated(void); /* whether the calibrated file is there */
+
 /* ---- the forecast of a compiled program (times.c) ---- */
 
 struct planner_rates {

@@ -457,7 +457,7 @@ err_t cluster_recover(struct cluster *c, uint32_t uid, struct why *why)
                        "the log of this node is an old copy (see dtctl cluster status): recover another voter");
     if (cluster_leader(c))
         return why_set(why, ERR_INVALID,
-                       "%s leads, so there is a majority and nothing to recover. To remove a dead node: "
+                       "%s leads, so there is a majority and nothing to recover. To remove a lost node: "
                        "dtctl cluster remove",
                        cluster_leader(c));
     if (!log_index(c->replica->log))
