@@ -113,7 +113,7 @@ struct buffer {
  *   rope                  m tokens, heads, head_dim, lda (row stride), OPF_INVERSE; pos0 0, seq is program.seq
  *   attention, _grad      m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one
- *                         matrix, operand.col says which. window, softcap and scale as kern_attention. begin: the
+ *                         matrix, operand.col selects them. window, softcap and scale as kern_attention. begin: the
  *                         position in its sample at which the document of each query begins
  *   attention_cached      decoding: m tokens of all runs, heads, kv_heads, head_dim, strides as attention. Keys and
  *                         values enter the cache of their sequence; then each token sees the cache up to itself. The
