@@ -53,6 +53,16 @@ enum slot_index {
 /* Padded rows begin at multiples of this many bytes (compile/pitch.c gives the reasons). */
 #define PLAN_ROW_BYTES 128
 
+/* The worker places the spaces one after another. Each begins at a multiple of this many bytes, as memory from
+ * cudaMalloc does, so it shares no line of a cache with another. */
+#define PLAN_SPACE_ALIGN 256
+
+/* Bytes that the worker reserves for a space of `bytes`. */
+static inline int64_t plan_space_reserved(int64_t bytes)
+{
+    return (bytes + PLAN_SPACE_ALIGN - 1) / PLAN_SPACE_ALIGN * PLAN_SPACE_ALIGN;
+}
+
 struct buffer {
     int tensor;                     /* graph tensor; -1: none, the compiler added the buffer */
     char name[GRAPH_NAME_MAX + 16]; /* "layers.0.attention.wq.weight.grad" */
