@@ -1,6 +1,6 @@
 /* dtctl ckpt export, dtctl ckpt import: conversion to and from Hugging Face models. */
 #include "client/commands.h"
-#include "client/hf.h"
+#include "client/hf/hf.h"
 #include "client/json.h"
 
 #include <inttypes.h>

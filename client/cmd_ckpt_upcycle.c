@@ -1,8 +1,8 @@
 /* dtctl ckpt upcycle: a model with experts from a dense checkpoint. */
 #include "client/commands.h"
+#include "client/hf/upcycle.h"
 #include "client/json.h"
 #include "client/spec_args.h"
-#include "client/upcycle.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -50,9 +50,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static void layouts_print(void)
 {
-    puts("Ready-made layouts:");
-    for (int i = 0; i < n_explain_layouts; i++)
-        printf("  %-14s %s\n", explain_layouts[i].name, explain_layouts[i].about);
+    static const struct out_column columns[] = {{"LAYOUT", false, 0}, {"WHAT IT DOES", false, 0}};
+    struct out_table t;
+    out_table_init(&t, columns, 2);
+    for (int i = 0; i < n_explain_layouts; i++) {
+        int row = out_table_row(&t);
+        out_table_set(&t, row, 0, "%s", explain_layouts[i].name);
+        out_table_set(&t, row, 1, "%s", explain_layouts[i].about);
+    }
+    out_table_print(&t, stdout, -1);
+    out_table_fini(&t);
     puts("\nWrite a page with 'dtctl explain LAYOUT', or of your own job with 'dtctl explain JOBFILE'.");
 }
 

@@ -1,5 +1,5 @@
 /* TensorBoard and W&B have points from an earlier export, or from the job itself (run.tensorboard, run.wandb). They are
- * compared with the rows from the first step on, by step and time. What differs is replaced; the rest stays. */
+ * compared with the rows from the first step on, by step and time. Points that differ are replaced; the rest stays. */
 #include "client/export.h"
 
 #include "common/base/file.h"

@@ -38,7 +38,7 @@ static err_t read_line(int fd, char *ret, size_t size)
     }
 }
 
-/* What is typed is not shown. After an interrupt the shell restores its own terminal settings. */
+/* Typed characters are not shown. After an interrupt the shell restores its own terminal settings. */
 static err_t read_terminal(const char *what, char *ret, size_t size)
 {
     struct termios before, silent;

@@ -1,7 +1,7 @@
 /* Measures the usage of this rank (common/rpc/usage.h) while it trains, at no cost that can be noticed: two readings of
- * the clock around each communication, and some files of /proc once per window. What happens on a GPU is not seen by
- * the host, so one step of USAGE_SAMPLE_EVERY, and more of the first ones, is run with a profile. All ranks take the
- * same steps. Compute thread. */
+ * the clock around each communication, and some files of /proc once per window. The host does not see the work of a
+ * GPU, so one step of USAGE_SAMPLE_EVERY, and more of the first ones, is run with a profile. All ranks take the same
+ * steps. Compute thread. */
 #ifndef DTD_WORKER_USAGE_H
 #define DTD_WORKER_USAGE_H
 
@@ -48,7 +48,7 @@ struct usage_step {
     int64_t save_ns;
 };
 
-/* Opens the first window. The engine must have been started. What cannot be measured remains absent. */
+/* Opens the first window. The engine must have been started. Values that cannot be measured remain absent. */
 void usage_meter_init(struct usage_meter *m, const struct usage_config *config);
 void usage_meter_fini(struct usage_meter *m); /* legal on a zeroed one; before engine_fini */
 /* Before and after each engine_step. */

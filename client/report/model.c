@@ -1,5 +1,6 @@
-/* What a report lacks (a job file that this version cannot read, a plan that is too large, samples on another machine's
- * disk) is left out with a sentence, because a report of a failed job is needed most when parts of it are missing. */
+/* Parts that a report lacks (a job file that this version cannot read, a plan that is too large, samples on another
+ * machine's disk) are left out with a sentence, because a report of a failed job is needed most when parts of it are
+ * missing. */
 #include "client/report/report.h"
 
 #include "common/base/paths.h"

@@ -50,7 +50,7 @@ struct report {
 };
 
 /* Parses the job's file, reads the usage samples and the measured step beside its checkpoints, and forecasts the plan.
- * What is absent is left out: only ERR_NOMEM is an error. */
+ * Absent parts are left out: only ERR_NOMEM is an error. */
 NODISCARD err_t report_init(const struct report_input *in, struct report *ret, struct why *why);
 void report_fini(struct report *r);
 /* "GPU", or "worker" for a job on CPUs. */

@@ -178,7 +178,7 @@ static void job_clear(struct top_job *j)
     *j = (struct top_job){0};
 }
 
-/* The steps before the first look at the job. What is too slow to come is left out. */
+/* The steps before the first look at the job. Those that take too long to arrive are left out. */
 static err_t fetch_history(struct top_fetch *f, struct top_job *j, struct why *why)
 {
     struct top_history h = {.fetch = f, .job = j, .until_ms = clock_mono_ms() + DEADLINE_MS};

@@ -1,9 +1,9 @@
 /* The HTTP server: libmicrohttpd without threads. Its epoll descriptor is polled by the loop of the process.
  *
  * A request waits suspended while dtd-control works on its answer, and a stream while its topic has no news; neither
- * costs anything then. What a stranger can send is bounded: the library refuses headers above HEADER_BYTES, and this
- * file bodies above BODY_MAX, methods and paths that are not in the tables, and requests that change something and that
- * another site may have caused (no header X-DTD, or another Origin). */
+ * costs anything then. The input of an unknown client is bounded: the library refuses headers above HEADER_BYTES, and
+ * this file bodies above BODY_MAX, methods and paths that are not in the tables, and requests that change something and
+ * that another site may have caused (no header X-DTD, or another Origin). */
 #include "client/web/files.h"
 #include "client/web/web.h"
 
@@ -520,7 +520,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
     free(r);
 }
 
-/* What strangers send is not worth a line each at the usual level. */
+/* Errors in the input of unknown clients are logged only at a more verbose level. */
 static void on_log(void *cls, const char *format, va_list args)
 {
     char text[256];

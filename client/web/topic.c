@@ -557,7 +557,7 @@ static struct frame *next_frame(struct stream *s)
     struct frame *f = NULL;
     if (s->fresh && t->newest) {
         f = t->newest;
-        /* What followed it, such as the end, is news for this stream as well. */
+        /* Later frames, such as the end, are new for this stream as well. */
         s->at = t->n_frames - t->newest_at < RING ? t->newest_at : t->n_frames;
     } else if (s->at < t->n_frames) {
         f = t->ring[s->at++ % RING];

@@ -22,8 +22,8 @@ static inline void cpus_add(uint8_t *set, int cpu)
 /* The set that the text lists, max / 8 bytes; numbers from `max` on are left out. No text, or a lone newline, is the
  * empty set. ERR_CORRUPT: it is no such list, and `ret` is undefined. */
 NODISCARD err_t cpus_parse(const char *text, size_t len, int max, uint8_t *ret);
-/* The list of a set of max / 8 bytes, without a newline: "" for the empty set. What does not fit into `size` bytes is
- * replaced by ",..". */
+/* The list of a set of max / 8 bytes, without a newline: "" for the empty set. A rest that does not fit into `size`
+ * bytes is replaced by ",..". */
 void cpus_print(const uint8_t *set, int max, char *ret, size_t size);
 
 /* Returns the number of CPUs that the calling thread may use; 0: unknown. `ret`, if not NULL, gets the set of those

@@ -1,7 +1,7 @@
 /* A ring of units in the order in which they will be needed. A unit is either read at once into memory of its own,
  * directly from the disk (FLYING, DONE), or later by file_reader_get, from the page cache (LATER). The caller consumes
- * units in order; a unit that it has passed is free for the next expected one. What was not expected is read when it is
- * needed.
+ * units in order; a unit that it has passed is free for the next expected one. Units that were not expected are read
+ * when they are needed.
  *
  * Units are small and their memory is used again at once: on a machine with 2 cores and a virtual disk this reads up to
  * 1.8 times as fast as direct reads into the pages of the destination, which are scattered and not in the cache. One
@@ -227,7 +227,8 @@ static bool unit_begin(struct file_reader *r, struct unit *u, struct open_file *
     return true;
 }
 
-/* Waits for a read to end. What the kernel did not read is read when it is needed, with the error if there is one. */
+/* Waits for a read to end. A rest that the kernel did not read is read when it is needed, with the error if there is
+ * one. */
 static void reap(struct file_reader *r)
 {
     struct io_uring_cqe *cqe;

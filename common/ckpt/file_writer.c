@@ -83,7 +83,7 @@ static void write_end(struct file_writer *w, struct write *x)
     w->in_flight--;
 }
 
-/* Waits for a write to end. What the kernel did not write is written now: a short write, or one that it refused. */
+/* Waits for a write to end. The rest of a short or refused write is written now. */
 static void reap(struct file_writer *w)
 {
     struct io_uring_cqe *cqe;

@@ -54,7 +54,7 @@ void bpe_encoder_plain(struct bpe_encoder *e);
  * cannot change them. ERR_LIMIT: more than BPE_MAX_PIECE bytes that the pattern does not cut, or the match exceeds the
  * limits of the pattern engine. */
 NODISCARD err_t bpe_encoder_feed(struct bpe_encoder *e, const uint8_t *text, size_t len, bool last, struct buf *ids);
-/* Bytes of the stream's end that are not encoded yet. What is encoded later does not depend on those before them. */
+/* Bytes of the stream's end that are not encoded yet. The ids of later bytes do not depend on bytes before them. */
 size_t bpe_encoder_pending(const struct bpe_encoder *e);
 
 #endif

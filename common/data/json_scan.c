@@ -227,7 +227,7 @@ static uint8_t *copy_run(struct json_scan *s, uint8_t *out)
     return out;
 }
 
-/* A string from s->at, its begin, that has an escape. What it decodes to is never longer than its spelling. */
+/* A string from s->at, its begin, that has an escape. The decoded string is never longer than its spelling. */
 static bool decode(struct json_scan *s, struct buf *decoded)
 {
     if (buf_reserve(decoded, (size_t)(s->end - s->at) + BLOCK)) {

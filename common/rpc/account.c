@@ -1,5 +1,6 @@
-/* See account.h. What a connection holds is computed anew whenever its queue changes, so that the sums cannot drift. A
- * connection that may be read again is woken by its own timer: it is never read within the call that made room. */
+/* See account.h. The bytes that a connection holds are computed anew whenever its queue changes, so that the sums
+ * cannot drift. A connection that may be read again is woken by its own timer: it is never read within the call that
+ * made room. */
 #include "common/rpc/account.h"
 
 #include "common/rpc/conn.h"

@@ -1,5 +1,5 @@
 /* One connection. Its socket is read once per turn of the loop, at most STORE_READ_BYTES, and the answers to these
- * requests are sent with one write. What the socket does not accept stays in `out`.
+ * requests are sent with one write. Bytes that the socket does not accept stay in `out`.
  *
  *   readable -> store_client_feed -> (wire_next -> serve) .. -> send_out
  *                    \-> held back (`out` is full, or a MULTI_GET is half answered): the rest of the input is kept, and

@@ -1,5 +1,5 @@
-/* One look at /proc is not atomic: a process may fork behind it. What it starts is then a descendant of a killed
- * process, hence an orphan with the same mark, which the next look finds. */
+/* One look at /proc is not atomic: a process may fork behind it. Its child is then a descendant of a killed process,
+ * hence an orphan with the same mark, which the next look finds. */
 #include "daemon/supervisor/descend.h"
 
 #include <ctype.h>

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/plan/models/build.h"
 #include "kernels/stream.h"
+#include "tests/bench/median.h"
 #include "tests/bench/peak.h"
 #include "worker/choose.h"
 #include "worker/step/engine.h"
@@ -154,12 +155,6 @@ static double seconds_since(int64_t start)
     return (double)(clock_mono_ns() - start) * 1e-9;
 }
 
-static int by_size(const void *x, const void *y)
-{
-    const double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 /* The median, because on a shared machine some rounds are interrupted. */
 static double median_round(struct bench *b)
 {
@@ -170,7 +165,7 @@ static double median_round(struct bench *b)
         pass(b, b->o.prompt + i, 1);
         s[i] = seconds_since(start);
     }
-    qsort(s, (size_t)n, sizeof(*s), by_size);
+    qsort(s, (size_t)n, sizeof(*s), median_order);
     return s[n / 2];
 }
 

@@ -14,6 +14,7 @@
 #include "common/base/rng.h"
 #include "common/plan/compile/compile.h"
 #include "common/plan/models/build.h"
+#include "tests/bench/median.h"
 #include "tests/bench/peak.h"
 #include "worker/step/engine.h"
 
@@ -87,12 +88,6 @@ static double thread_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 static err_t time_step(struct engine *e, struct engine_record *record, const struct engine_feed *feed, bool on,
                        double *ret_ms, struct why *why)
 {
@@ -135,7 +130,7 @@ static int bench_record(const struct job_spec *job, const struct graph *g)
     if (err)
         return failed(&why);
     for (int k = 0; k < 2; k++)
-        qsort(ms[k], PAIRS, sizeof(double), by_value);
+        qsort(ms[k], PAIRS, sizeof(double), median_order);
     printf("{\"bench\": \"profile_record\", \"ops\": %d, \"plain_ms\": %.4f, \"recorded_ms\": %.4f, \"ratio\": %.4f, "
            "\"ratio_of_best\": %.4f, \"cpu\": \"%s\", \"commit\": \"%s\"}\n",
            record.n, ms[0][PAIRS / 2], ms[1][PAIRS / 2], ms[1][PAIRS / 2] / ms[0][PAIRS / 2], ms[1][0] / ms[0][0],

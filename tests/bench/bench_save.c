@@ -1,6 +1,7 @@
 /* Measures saves and loads by real dtd-io processes, beside PyTorch and the disk itself; tests/bench/save describes the
  * figures and runs it. It is a case of the test library, because it needs the test harness; its results are the lines
  * that begin with a brace. */
+#include "tests/bench/median.h"
 #include "tests/daemon/io/io_harness.h"
 
 #include "common/base/clock.h"
@@ -72,18 +73,6 @@ static int env_setting(const char *name, int fallback, int most)
 static double now_s(void)
 {
     return (double)clock_mono_ns() / 1e9;
-}
-
-static int compare_doubles(const void *x, const void *y)
-{
-    const double *a = x, *b = y;
-    return *a < *b ? -1 : *a > *b;
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), compare_doubles);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
 /* ---- write and fsync ---- */
@@ -373,7 +362,7 @@ static void figures_print(const struct bench *b)
         if (b->s[k][0] == 0)
             continue; /* without PyTorch */
         memcpy(v, b->s[k], sizeof(v));
-        double middle = median(v, b->rounds); /* sorts */
+        double middle = median_of_all(v, (size_t)b->rounds); /* sorts */
         printf(", \"%s_s\": %.3f, \"%s_spread_s\": [%.3f, %.3f]", figure_names[k], middle, figure_names[k], v[0],
                v[b->rounds - 1]);
     }
@@ -387,7 +376,7 @@ static void ratios_print(const struct bench *b)
             continue;
         for (int i = 0; i < b->rounds; i++)
             v[i] = b->s[ratios[k].of][i] / b->s[ratios[k].to][i];
-        printf(", \"%s\": %.3f", ratios[k].name, median(v, b->rounds));
+        printf(", \"%s\": %.3f", ratios[k].name, median_of_all(v, (size_t)b->rounds));
     }
 }
 

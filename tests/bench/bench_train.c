@@ -31,6 +31,7 @@
 #include "common/base/rng.h"
 #include "common/plan/estimate/cost.h"
 #include "common/plan/models/build.h"
+#include "tests/bench/median.h"
 #include "tests/bench/peak.h"
 #include "tests/bench/peak_dev.h"
 #include "tests/bench/stall.h"
@@ -314,18 +315,12 @@ static int run_worker(const struct job_spec *job, const struct graph *g, const s
     return failed;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 /* Sorts a worker's step times and returns their median; `ret_best` gets the shortest. The first step is not counted: it
  * touches all memory for the first time. */
 static double median_step(const struct options *o, struct shared *sh, int worker, double *ret_best)
 {
     int first = o->steps > 1;
-    qsort(sh->step_s[worker] + first, (size_t)(o->steps - first), sizeof(double), by_value);
+    qsort(sh->step_s[worker] + first, (size_t)(o->steps - first), sizeof(double), median_order);
     *ret_best = sh->step_s[worker][first];
     return sh->step_s[worker][first + (o->steps - first) / 2];
 }

@@ -7,6 +7,7 @@
  * round_trips_per_s   64 bytes there and back, one at a time
  * idle_bytes   resident memory per tunnel of one process, for 200 more idle tunnels */
 #include "common/tunnel/tunnel.h"
+#include "tests/bench/median.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -255,18 +256,6 @@ static long resident_bytes(pid_t pid)
     return kib * 1024;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x)
-{
-    qsort(x, TURNS, sizeof(*x), ascending);
-    return x[TURNS / 2];
-}
-
 int main(void)
 {
     double bulk[2][TURNS], asks[2][TURNS];
@@ -297,8 +286,8 @@ int main(void)
     printf("{\"bench\": \"tunnel\", \"cores\": %ld, \"mb_per_s\": %.0f, \"tcp_mb_per_s\": %.0f, \"round_trips_per_s\": "
            "%.0f, "
            "\"tcp_round_trips_per_s\": %.0f, \"connect_ms\": %.2f, \"idle_bytes\": %ld}\n",
-           sysconf(_SC_NPROCESSORS_ONLN), median(bulk[1]), median(bulk[0]), median(asks[1]), median(asks[0]),
-           handshake * 1e3, idle);
+           sysconf(_SC_NPROCESSORS_ONLN), median_of_all(bulk[1], TURNS), median_of_all(bulk[0], TURNS),
+           median_of_all(asks[1], TURNS), median_of_all(asks[0], TURNS), handshake * 1e3, idle);
     fflush(stdout);
     _exit(0); /* the servers end with this process, because of PR_SET_PDEATHSIG */
 }

@@ -14,6 +14,7 @@
  * dtd and the floor take turns within one run, call by call, and medians are compared, so that other load on the
  * machine affects both equally. The time of a call is that between two barriers, including the second. Ranks are bound
  * to processors in turn; otherwise the scheduler may wake several ranks on one processor. */
+#include "tests/bench/median.h"
 #include "worker/comm/shm/shm.h"
 
 #include <argp.h>
@@ -251,18 +252,6 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof(*x), by_value);
-    return x[n / 2];
-}
-
 /* Every call writes other numbers, so that no line can stay valid in another cache. */
 static void write_source(const struct bench *b, float *to, int turn)
 {
@@ -330,7 +319,7 @@ static void measure(struct bench *b, int i, bool fresh, double ret[WAYS])
         for (int w = 0; w < WAYS; w++)
             took[w][t] = time_one(b, i, w, fresh ? t : -1);
     for (int w = 0; w < WAYS; w++)
-        ret[w] = median(took[w], (int)turns);
+        ret[w] = median_of_all(took[w], (size_t)turns);
 }
 
 static void measure_case(struct bench *b, int i, bool shared, const char *mpi_file)

@@ -12,6 +12,7 @@
  * more than the caches hold. */
 #include "common/base/cpus.h"
 #include "kernels/kernels.h"
+#include "tests/bench/median.h"
 #include "tests/bench/peak.h"
 
 #include <getopt.h>
@@ -157,18 +158,6 @@ static int run_core(struct shared *sh, int cpu, int me, int n, int rounds)
     return 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-static double median(double *x, int n)
-{
-    qsort(x, (size_t)n, sizeof(*x), by_value);
-    return x[n / 2];
-}
-
 static void print_loop(const struct shared *sh, int k, int n, int rounds)
 {
     static double alone[MAX_ROUNDS * MAX_CORES], together[MAX_ROUNDS * MAX_CORES], ratio[MAX_ROUNDS * MAX_CORES];
@@ -181,8 +170,8 @@ static void print_loop(const struct shared *sh, int k, int n, int rounds)
         }
     printf("{\"bench\": \"cores\", \"loop\": \"%s\", \"cpus\": %d, \"rounds\": %d, \"unit\": \"%s\", \"alone\": %.1f, "
            "\"together\": %.1f, \"ratio\": %.3f, \"on\": \"%s\", \"commit\": \"%s\"}\n",
-           loops[k].name, n, rounds, loops[k].unit, median(alone, at), median(together, at), median(ratio, at),
-           peak_cpu_name(), peak_commit());
+           loops[k].name, n, rounds, loops[k].unit, median_of_all(alone, (size_t)at),
+           median_of_all(together, (size_t)at), median_of_all(ratio, (size_t)at), peak_cpu_name(), peak_commit());
 }
 
 static int run_bench(int rounds)

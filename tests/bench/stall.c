@@ -1,6 +1,7 @@
 /* The two take turns, into the same arena, so that both find the same pages and run under the same load. The source of
  * the plain copy is memory that nothing else uses, as the state is after a step. */
 #include "tests/bench/stall.h"
+#include "tests/bench/median.h"
 
 #include "common/base/clock.h"
 #include "tests/bench/peak.h"
@@ -12,12 +13,6 @@
 #include <sys/mman.h>
 
 #define ROUNDS 11
-
-static int by_value(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
 
 static void *memory_new(size_t bytes, int flags)
 {
@@ -43,9 +38,9 @@ static err_t measure(struct snapshot *s, struct engine *e, void *arena, const vo
         copy[i] = (double)(clock_mono_ns() - b) * 1e-9;
         ratio[i] = stall[i] / copy[i];
     }
-    qsort(stall, ROUNDS, sizeof(double), by_value);
-    qsort(copy, ROUNDS, sizeof(double), by_value);
-    qsort(ratio, ROUNDS, sizeof(double), by_value);
+    qsort(stall, ROUNDS, sizeof(double), median_order);
+    qsort(copy, ROUNDS, sizeof(double), median_order);
+    qsort(ratio, ROUNDS, sizeof(double), median_order);
     printf("{\"bench\": \"train_save\", \"bytes\": %zu, \"pieces\": %d, \"rounds\": %d, \"stall_s\": %.5f, "
            "\"memcpy_s\": %.5f, \"stall_of_memcpy\": %.3f, \"spread\": [%.3f, %.3f], \"commit\": \"%s\"}\n",
            s->bytes, s->n, ROUNDS, stall[ROUNDS / 2], copy[ROUNDS / 2], ratio[ROUNDS / 2], ratio[0], ratio[ROUNDS - 1],

@@ -319,7 +319,7 @@ TEST(data_parallel_ranks_peak_at_all_that_is_reserved)
     int64_t sum = 0;
     for (int s = 0; s < SPACE_COUNT; s++)
         sum += f.x.ranks[0].reserved[s];
-    assert_int_equal(f.x.ranks[0].peak, sum);
+    assert_in_range(sum - f.x.ranks[0].peak, 0, SPACE_COUNT * (PLAN_SPACE_ALIGN - 1)); /* spaces are rounded up */
     assert_int_equal(held(&f.x.ranks[0].memory, EXPLAIN_PARAM, 0), PARAMS * 4);
     assert_int_equal(held(&f.x.ranks[0].memory, EXPLAIN_OPT, 0), PARAMS * 8);
     assert_int_equal(held(&f.x.ranks[0].memory, EXPLAIN_GRAD, 0), 0);

@@ -1,7 +1,7 @@
 /* Hugging Face models: names, row order, config.json, and import and export of models bit for bit. */
-#include "client/hf.h"
-#include "client/hf_config.h"
-#include "client/hf_source.h"
+#include "client/hf/config.h"
+#include "client/hf/hf.h"
+#include "client/hf/source.h"
 
 #include "common/base/file.h"
 #include "common/ckpt/safetensors.h"

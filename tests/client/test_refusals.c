@@ -93,7 +93,7 @@ TEST(a_step_is_explained)
     struct run_result r;
     files_write();
     run_expect(&r, 0, "dtctl explain");
-    expect_text(r.out, "  zero-bubble ");
+    expect_text(r.out, "\nzero-bubble  ");
     run_expect(&r, 0, "dtctl explain -o jsonl");
     expect_text(r.out, "{\"name\": \"ddp\", \"about\": \"Every rank has the whole model");
     run_expect(&r, 0, "dtctl explain ring");

@@ -31,7 +31,7 @@ dtctl metrics "$job" --ranks -o json >"$tmp/usage"
 jq -e '.[-1] | (.step_s[1] / .step_s[0] - 1 | fabs) < 0.25 and .compute_s[1] > 1.3 * .compute_s[0] and .comm_s[0] > .comm_s[1]' \
   "$tmp/usage" >/dev/null || { jq -c '.[-1]' "$tmp/usage"; fail "the windows do not show a slow rank 1"; }
 rm "$SLOW_FILE"
-wait_for 60 "that nobody is named" unnamed "$job"
+wait_for 60 "that no rank is named" unnamed "$job"
 dtctl cancel "$job" >/dev/null
 wait_for 60 "the end" ended "$job"
 

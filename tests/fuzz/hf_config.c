@@ -1,6 +1,6 @@
 /* A config.json of a Hugging Face model. Of an accepted one all sizes are in range, and an export of its model, with
  * and without the keys of this one, writes a config.json that is read as the same model. */
-#include "client/hf.h"
+#include "client/hf/hf.h"
 #include "common/conf/schema.h"
 #include "common/plan/models/build.h"
 

@@ -7,9 +7,9 @@
  * The sums of losses and norm are where all ranks meet, so a rank that comes to them later wins time for other work. It
  * updates as if the norm did not clip, which is the usual case, and runs the forwards for which the last rank would
  * have to be waited for. The clip factor, once complete, has the same bits on all ranks, so all of them find together
- * that it is not the assumed one. Then each puts parameters and moments back and updates with the factor that is
- * right. What it has run ahead is discarded: no message is in flight between these slots and others (schedule_ahead),
- * they have changed nothing but activations, and the next step runs them again, with all their messages.
+ * that it is not the assumed one. Then each puts parameters and moments back and updates with the factor that is right.
+ * Its slots that ran ahead are discarded: no message is in flight between these slots and others (schedule_ahead), they
+ * have changed nothing but activations, and the next step runs them again, with all their messages.
  *
  * engine_step returns after the validation, so nothing outside ever sees an assumed update. Each part of the step waits
  * for all streams: the events of a program order one part after another in the order of its actions only. */

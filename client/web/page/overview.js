@@ -325,10 +325,8 @@ function usesOf(load) {
     uses.push(["memory", load.memory_used_bytes / load.memory_bytes,
       `${bytes(load.memory_used_bytes)} of ${bytes(load.memory_bytes)}`, 0.95]);
   }
-  const rest = [];
-  if (finite(load.load)) rest.push(`load ${real(load.load, 2)}`);
-  if (finite(load.temperature_c)) rest.push(`${whole(load.temperature_c)} °C`);
-  if (rest.length) uses.push(["", undefined, rest.join(" · ")]);
+  if (finite(load.load)) uses.push(["load", undefined, real(load.load, 2)]);
+  if (finite(load.temperature_c)) uses.push(["hottest", undefined, `${whole(load.temperature_c)} °C`]);
   if (finite(load.received_bytes_per_s) && finite(load.sent_bytes_per_s)) {
     uses.push(["network", undefined, `in ${bytes(load.received_bytes_per_s)}/s · out ${bytes(load.sent_bytes_per_s)}/s`]);
   }

@@ -499,7 +499,7 @@ static err_t arrive_layouts(const struct check_op *c, const struct value_layout 
     return gathered_layout(c, in, 0);
 }
 
-/* What is of the tokens keeps its layout. */
+/* Values of the tokens keep their layout. */
 static err_t arrange_layouts(const struct check_op *c, const struct value_layout *in, struct value_layout *ret)
 {
     ret[1] = ret[3] = ret[4] = in[1];

@@ -254,7 +254,8 @@ static void norm_blocks(struct compiler *c, int group)
         norm_unit(c, unit);
 }
 
-/* Ends the action of this rank's own squares. What follows needs all ranks, so it comes after the slots that run ahead.
+/* Ends the action of this rank's own squares. The next actions need all ranks, so they come after the slots that run
+ * ahead.
  */
 static void norm_validate(struct compiler *c, int first)
 {

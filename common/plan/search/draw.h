@@ -1,6 +1,6 @@
 /* Random numbers of simulations, which need some 10^9 a second: xorshift64*, whose high bits are good (Marsaglia 2003,
  * Vigna 2016), and a shuffled table of the normal distribution's quantiles, of which a group of ranks reads a window at
- * a random place. What decides a job's bits comes from common/base/rng.h instead. */
+ * a random place. The numbers that decide a job's bits come from common/base/rng.h instead. */
 #ifndef DTD_COMMON_PLAN_SEARCH_DRAW_H
 #define DTD_COMMON_PLAN_SEARCH_DRAW_H
 

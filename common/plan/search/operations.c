@@ -1,5 +1,5 @@
-/* A layer is a table of operations (forward and backward). What a product or a pass weighs follows from its arithmetic
- * or its bytes; the weights of a layer are scaled to the time that step_time.h has for it.
+/* A layer is a table of operations (forward and backward). The weight of a product or a pass follows from its
+ * arithmetic or its bytes; the weights of a layer are scaled to the time that step_time.h has for it.
  *
  * A transfer beside computation takes a part of its time from the computation (plan_overlap_cost) and the rest from a
  * second queue, as the closed form has it. */

@@ -2,7 +2,7 @@
  * node works in the same way, with one voter.
  *
  *   alone -> `cluster init` (creates a key, has an address) -> member of a cluster
- *   new   -> `cluster join TOKEN`                           -> member of a cluster
+ *   new   -> `cluster join`                                 -> member of a cluster
  *
  * The leader of the replicated log decides for all jobs. Every other node keeps one connection to the leader and
  * forwards: requests of its clients, workers and dtd-ios go to the leader (rpc_forward), and the leader's commands for

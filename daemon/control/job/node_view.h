@@ -103,7 +103,7 @@ void node_view_listed(struct jobs *jobs, struct node_view *a);
 
 /* Why no job may run there: "is lost", "is drained (...)"; NULL: available. Its jobs move to other nodes. */
 const char *node_unavailable_reason(const struct node_view *a);
-/* The node's capacity for placement.h. What `job` itself holds there, `mine` slots and its GPUs, counts as free. */
+/* The node's capacity for placement.h. The slots (`mine`) and GPUs that `job` itself holds there count as free. */
 void node_capacity(const struct node_view *a, uint64_t job, int mine, struct placement_node *ret);
 
 #endif

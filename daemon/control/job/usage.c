@@ -177,7 +177,7 @@ static size_t send_bytes(const struct buf *b)
     return end ? (size_t)(end - b->data) + 1 : 0;
 }
 
-/* What was sent is not kept for a dtd-io that replaces this one: the file then lacks a second. */
+/* Sent lines are not kept for a dtd-io that replaces this one: the file then lacks a second. */
 void job_usage_send(struct job *j, struct rpc_call *committer)
 {
     struct buf *b = &j->io_usage;

@@ -39,7 +39,7 @@ struct log_machine {
     /* Fills `result`, LOG_RESULT_BYTES of zeros, which the proposer's callback gets. */
     err_t (*apply)(void *arg, const void *record, size_t len, uint64_t index, void *result);
     /* A snapshot of the state as it is now. `freeze` is quick. `write` runs in another thread, while records are
-     * applied; it may run again after an error. What it appends may point into `frozen`, which `thaw` frees. */
+     * applied; it may run again after an error. Its pieces may point into `frozen`, which `thaw` frees. */
     err_t (*freeze)(void *arg, void **ret);
     err_t (*write)(const void *frozen, struct pieces *ret);
     void (*thaw)(void *frozen);

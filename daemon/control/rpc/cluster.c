@@ -747,8 +747,7 @@ static void write_note(const struct cluster *c, struct status_reply *s)
     else if (cluster_old_copy(c))
         write_old_copy(cluster_old_copy(c), s);
     else if (!cluster_named(c))
-        snprintf(s->note, sizeof(s->note),
-                 "this node is in no cluster: dtctl cluster init, or dtctl cluster join TOKEN");
+        snprintf(s->note, sizeof(s->note), "this node is in no cluster: dtctl cluster init, or dtctl cluster join");
     else if (!leader && cluster_refused(c)[0])
         snprintf(s->note, sizeof(s->note), "%s", cluster_refused(c));
     else if (cluster_is_removed(c))

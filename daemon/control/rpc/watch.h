@@ -49,7 +49,7 @@ struct watch *watch_new(const struct watch_kind *kind, size_t bytes, struct rpc_
 /* Begins to read the file, of which w->more is the end. If this fails, or `err` is an error of the caller, the call
  * fails and the watch is freed. */
 void watch_load(struct watch *w, const char *path, err_t err);
-/* What was read has been sent: frees it, and no longer counts the call as one with a file in memory. */
+/* Frees what was read, because it has been sent. The call no longer counts as one with a file in memory. */
 void watch_release(struct watch *w);
 /* Sends what there is. It may end the call and free the watch. */
 void watch_pump(struct watch *w);

@@ -652,11 +652,11 @@ char *machine_operand_at(const struct machine *m, const struct op *op, int i)
     return operand_at(m, op, i, slot_of(m, op->arg[i].buffer));
 }
 
-void machine_op(struct machine *m, const struct op *op)
+/* The ops that have no relatives. */
+static void run_other(struct machine *m, const struct op *op, int64_t t, int64_t n)
 {
     const struct kern_ops *k = m->k;
     struct kern_stream *s = m->s;
-    int64_t t = machine_dim(m, op, op->m), n = program_dim(m->p, op->n, m->samples);
     switch (op->kind) {
     case OP_ZERO:
         run_zero(m, op, t * n);
@@ -665,32 +665,15 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_CAST: /* to the buffer's type after the op */
         memcpy(A(1), A(0), (size_t)(t * n) * (operand_dtype(m, op, 0) == DT_I32 ? sizeof(int32_t) : sizeof(double)));
         break;
-    case OP_EMBED:
-    case OP_EMBED_GRAD:
-        run_embed(m, op, t, n);
-        break;
     case OP_GEMM:
         run_gemm(m, op);
         break;
     case OP_BIAS_GRAD:
         k->bias_grad(s, t, n, A(0), A(1));
         break;
-    case OP_RMSNORM:
-    case OP_RMSNORM_GRAD:
-    case OP_ROW_DOTS:
-    case OP_RMSNORM_PART:
-    case OP_RMSNORM_PART_GRAD:
-    case OP_LAYERNORM:
-    case OP_LAYERNORM_GRAD:
-        run_norms(m, op, t, n);
-        break;
     case OP_ROPE:
         k->rope(s, t, op->seq ? op->seq : m->p->seq, op->pos0, op->heads, op->head_dim, op->lda, rope_of(m, op),
                 (op->flags & OPF_INVERSE) != 0, A(0));
-        break;
-    case OP_ATTENTION:
-    case OP_ATTENTION_GRAD:
-        run_attention(m, op, t);
         break;
     case OP_ATTENTION_JOIN:
         run_join(m, op, t);
@@ -698,32 +681,11 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_COPY_COLS:
         k->copy_cols(s, t, n, A(0), op->lda, A(1), op->ldb);
         break;
-    case OP_SWIGLU:
-    case OP_SWIGLU_GRAD:
-    case OP_GELU:
-    case OP_GELU_GRAD:
-    case OP_GEGLU:
-    case OP_GEGLU_GRAD:
-    case OP_GELU_ERF:
-    case OP_GELU_ERF_GRAD:
-    case OP_SCALE:
-    case OP_CAP:
-    case OP_CAP_GRAD:
-    case OP_RELU:
-    case OP_RELU_GRAD:
-    case OP_ADD:
-        run_elements(m, op, t * n);
-        break;
     case OP_POSITIONS:
         k->positions(s, t, n, m->p->seq, A(1), A(0), A(2));
         break;
     case OP_DROPOUT:
         run_dropout(m, op, t, n);
-        break;
-    case OP_CROSS_ENTROPY:
-    case OP_LOSS_PART:
-    case OP_LOSS_JOIN:
-        run_loss(m, op, t, n);
         break;
     case OP_TREE_LEAF:
         tree_leaf(m, op, t);
@@ -734,32 +696,92 @@ void machine_op(struct machine *m, const struct op *op)
     case OP_NORM:
         k->sumsq_blocks(s, t, n, A(0), A(1));
         break;
-    case OP_CLIP:
-    case OP_ADAMW:
-        run_once(m, op, t);
-        break;
-    case OP_ROUTE:
-    case OP_ROUTE_GRAD:
-    case OP_CHOICES:
-    case OP_DROP:
-    case OP_ROUTE_SORT:
-    case OP_AUX_LOSS:
-    case OP_KEEP:
-    case OP_BALANCE:
-    case OP_ROWS_GATHER:
-    case OP_ROWS_SUM:
-    case OP_ROWS_SUM_GRAD:
-    case OP_GROUPED_GEMM:
-    case OP_GATE:
-    case OP_GATE_GRAD:
-    case OP_SOURCES:
-    case OP_ROWS_PICK:
-    case OP_ARRIVE:
-    case OP_ARRANGE:
-        run_experts(m, op, t, n);
-        break;
     default:
         fail_msg("the test has no %s", op_name(op->kind));
+    }
+}
+
+enum op_family { OTHER, EMBED, NORMS, ATTENTION, ELEMENTS, LOSS, ONCE, EXPERTS };
+
+static const enum op_family families[OP_KIND_COUNT] = {
+    [OP_EMBED] = EMBED,
+    [OP_EMBED_GRAD] = EMBED,
+    [OP_RMSNORM] = NORMS,
+    [OP_RMSNORM_GRAD] = NORMS,
+    [OP_ROW_DOTS] = NORMS,
+    [OP_RMSNORM_PART] = NORMS,
+    [OP_RMSNORM_PART_GRAD] = NORMS,
+    [OP_LAYERNORM] = NORMS,
+    [OP_LAYERNORM_GRAD] = NORMS,
+    [OP_ATTENTION] = ATTENTION,
+    [OP_ATTENTION_GRAD] = ATTENTION,
+    [OP_SWIGLU] = ELEMENTS,
+    [OP_SWIGLU_GRAD] = ELEMENTS,
+    [OP_GELU] = ELEMENTS,
+    [OP_GELU_GRAD] = ELEMENTS,
+    [OP_GEGLU] = ELEMENTS,
+    [OP_GEGLU_GRAD] = ELEMENTS,
+    [OP_GELU_ERF] = ELEMENTS,
+    [OP_GELU_ERF_GRAD] = ELEMENTS,
+    [OP_SCALE] = ELEMENTS,
+    [OP_CAP] = ELEMENTS,
+    [OP_CAP_GRAD] = ELEMENTS,
+    [OP_RELU] = ELEMENTS,
+    [OP_RELU_GRAD] = ELEMENTS,
+    [OP_ADD] = ELEMENTS,
+    [OP_CROSS_ENTROPY] = LOSS,
+    [OP_LOSS_PART] = LOSS,
+    [OP_LOSS_JOIN] = LOSS,
+    [OP_CLIP] = ONCE,
+    [OP_ADAMW] = ONCE,
+    [OP_ROUTE] = EXPERTS,
+    [OP_ROUTE_GRAD] = EXPERTS,
+    [OP_CHOICES] = EXPERTS,
+    [OP_DROP] = EXPERTS,
+    [OP_ROUTE_SORT] = EXPERTS,
+    [OP_AUX_LOSS] = EXPERTS,
+    [OP_KEEP] = EXPERTS,
+    [OP_BALANCE] = EXPERTS,
+    [OP_ROWS_GATHER] = EXPERTS,
+    [OP_ROWS_SUM] = EXPERTS,
+    [OP_ROWS_SUM_GRAD] = EXPERTS,
+    [OP_GROUPED_GEMM] = EXPERTS,
+    [OP_GATE] = EXPERTS,
+    [OP_GATE_GRAD] = EXPERTS,
+    [OP_SOURCES] = EXPERTS,
+    [OP_ROWS_PICK] = EXPERTS,
+    [OP_ARRIVE] = EXPERTS,
+    [OP_ARRANGE] = EXPERTS,
+};
+
+void machine_op(struct machine *m, const struct op *op)
+{
+    int64_t t = machine_dim(m, op, op->m), n = program_dim(m->p, op->n, m->samples);
+    switch (families[op->kind]) {
+    case OTHER:
+        run_other(m, op, t, n);
+        break;
+    case EMBED:
+        run_embed(m, op, t, n);
+        break;
+    case NORMS:
+        run_norms(m, op, t, n);
+        break;
+    case ATTENTION:
+        run_attention(m, op, t);
+        break;
+    case ELEMENTS:
+        run_elements(m, op, t * n);
+        break;
+    case LOSS:
+        run_loss(m, op, t, n);
+        break;
+    case ONCE:
+        run_once(m, op, t);
+        break;
+    case EXPERTS:
+        run_experts(m, op, t, n);
+        break;
     }
     narrow_all(m);
 }

@@ -1,5 +1,5 @@
 /* Reading config.json: fields by name. Every field that is asked for is marked, so that a field which changes the model
- * and was not asked for is refused (hf_config_rest). Private to client/hf*.c. */
+ * and was not asked for is refused (hf_config_rest). Private to this folder. */
 #ifndef DTD_CLIENT_HF_CONFIG_H
 #define DTD_CLIENT_HF_CONFIG_H
 

@@ -7,7 +7,7 @@
  * Experts are in files in two forms. Most have three matrices per expert, which is what save_pretrained writes.
  * transformers 5 keeps them in memory as two tensors per layer, gate_up_proj [experts, 2 width, hidden] with the rows
  * of the gate first, and down_proj [experts, hidden, width]; a file may have these (hf_tensor.other). */
-#include "client/hf_experts.h"
+#include "client/hf/experts.h"
 
 #include "common/conf/job_rules.h"
 

@@ -1,6 +1,6 @@
-#include "client/hf_config.h"
+#include "client/hf/config.h"
 
-#include "client/hf.h"
+#include "client/hf/hf.h"
 
 #include <string.h>
 

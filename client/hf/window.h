@@ -1,9 +1,9 @@
-/* Sliding windows of attention in a config.json (enum hf_window). Used by hf_llama.c; see docs/use/hugging-face.md. All
+/* Sliding windows of attention in a config.json (enum hf_window). Used by llama.c; see docs/use/hugging-face.md. All
  * functions are pure. */
 #ifndef DTD_CLIENT_HF_WINDOW_H
 #define DTD_CLIENT_HF_WINDOW_H
 
-#include "client/hf_llama.h"
+#include "client/hf/llama.h"
 
 /* Fills the fields of the window; *m has the number of layers. `sliding`, of as many elements, gets the layers with
  * windows. If the keys of the model cannot name these layers, the model gets no window where that is the same, in

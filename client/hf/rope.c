@@ -1,9 +1,9 @@
 /* Rotary positions in config.json: rope_theta, and the fields of rope_scaling (transformers 4) or rope_parameters
  * (transformers 5). Where both stand there, rope_scaling counts, as in transformers. Gemma 3 has two sets of them, by
  * type of layer: rope_local_base_freq (transformers 4), or two objects in rope_parameters. */
-#include "client/hf_rope.h"
+#include "client/hf/rope.h"
 
-#include "client/hf.h"
+#include "client/hf/hf.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef DTD_CLIENT_HF_SOURCE_H
 #define DTD_CLIENT_HF_SOURCE_H
 
-#include "client/hf.h"
+#include "client/hf/hf.h"
 #include "common/ckpt/safetensors.h"
 #include "common/data/data.h"
 
@@ -34,7 +34,7 @@ struct hf_source {
     int n_weights;
 };
 
-/* ---- files (hf_source.c) ---- */
+/* ---- files (source.c) ---- */
 
 /* Whether the folder has a regular file of this name; sets its path. */
 bool hf_source_has(const struct hf_source *s, const char *name, char ret_path[PATH_MAX]);
@@ -50,7 +50,7 @@ const struct hf_weight *hf_source_find(const struct hf_source *s, const char *na
 /* Adds a line to the warnings of the import. */
 void hf_source_warn(const struct hf_source *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- tokenizer (hf_tokenizer.c) ---- */
+/* ---- tokenizer (tokenizer.c) ---- */
 
 struct hf_tokenizer {
     struct tokenizer *tokenizer; /* NULL: the folder has none */

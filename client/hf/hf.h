@@ -4,7 +4,7 @@
  * gpt2: names and layouts are those of Hugging Face. llama: dtd uses torchtitan's names. The rows of q and k, with
  * their biases and norms, are interleaved in dtd (rotary positions rotate neighbouring rows, as in Meta's training
  * code); Hugging Face stores the first rows of all pairs before the second rows. The other families are model.arch
- * llama with other keys (hf_llama.h, hf_experts.h). */
+ * llama with other keys (llama.h, experts.h). */
 #ifndef DTD_CLIENT_HF_H
 #define DTD_CLIENT_HF_H
 

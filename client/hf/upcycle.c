@@ -4,7 +4,7 @@
  * With equal experts the routed output is the feed-forward's times the sum of the weights. So the first forward is the
  * dense model's if the rule of the router makes that sum 1; the gradients of the experts differ from the first step on,
  * because each gets other tokens. Shared experts would add to the output and are refused. */
-#include "client/upcycle.h"
+#include "client/hf/upcycle.h"
 
 #include "client/spec.h"
 #include "common/base/rng.h"

@@ -1,6 +1,6 @@
 /* Files are written under a temporary name and renamed when they are complete. config.json is written last, so a folder
  * that has one holds a complete model. A tensor is copied in pieces of whole heads of rows. */
-#include "client/hf.h"
+#include "client/hf/hf.h"
 
 #include "common/base/file.h"
 #include "common/ckpt/safetensors.h"

@@ -1,7 +1,7 @@
 /* The tokenizer of a Hugging Face folder. Several files describe it; transformers reads tokenizer.json if it is there,
  * and lets tokenizer_config.json and added_tokens.json add tokens. A folder whose files disagree about a token is
  * refused, because either reading would train on wrong ids. */
-#include "client/hf_source.h"
+#include "client/hf/source.h"
 
 #include "common/base/file.h"
 

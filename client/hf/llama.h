@@ -3,9 +3,9 @@
 #ifndef DTD_CLIENT_HF_LLAMA_H
 #define DTD_CLIENT_HF_LLAMA_H
 
-#include "client/hf.h"
-#include "client/hf_config.h"
-#include "client/hf_rope.h"
+#include "client/hf/config.h"
+#include "client/hf/hf.h"
+#include "client/hf/rope.h"
 
 /* Parts in which families differ; each has a small number as value (hf_part_of). */
 enum hf_part {
@@ -24,7 +24,7 @@ enum hf_part {
     HF_LOGIT_SCALE,
     HF_LOGIT_CAP,
     HF_SCORE_CAP,
-    HF_WINDOWS,     /* in some layer; hf_window.h has the layers of each family */
+    HF_WINDOWS,     /* in some layer; window.h has the layers of each family */
     HF_ROPE_LAYERS, /* 0: all as usual, 1: some do not rotate, 2: some by the local base */
     HF_ROPE_PART,
     HF_LONGROPE,
@@ -59,7 +59,7 @@ struct hf_field {
     double otherwise; /* where the field is missing */
 };
 
-/* Which layers have windows of sliding_window tokens (hf_window.h). */
+/* Which layers have windows of sliding_window tokens (window.h). */
 enum hf_window {
     HF_WINDOW_NONE,   /* sliding_window must not be set */
     HF_WINDOW_OFF,    /* use_sliding_window must not be set; without it sliding_window has no effect */

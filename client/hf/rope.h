@@ -1,4 +1,4 @@
-/* Rotary positions in the config.json of a Hugging Face model. Pure. Private to client/hf*.c and tests. */
+/* Rotary positions in the config.json of a Hugging Face model. Pure. Private to this folder and tests. */
 #ifndef DTD_CLIENT_HF_ROPE_H
 #define DTD_CLIENT_HF_ROPE_H
 

@@ -3,7 +3,7 @@
 #ifndef DTD_CLIENT_HF_EXPERTS_H
 #define DTD_CLIENT_HF_EXPERTS_H
 
-#include "client/hf_llama.h"
+#include "client/hf/llama.h"
 
 struct hf_family;
 

@@ -1,7 +1,7 @@
 /* Names of tensors: training wrappers add components ("module.", "_orig_mod."), and the base classes of transformers
  * save without their prefix ("model.", "transformer."). All of these name the same tensor. If an index assigns a tensor
  * to one file, copies in other files are ignored, with a warning. */
-#include "client/hf_source.h"
+#include "client/hf/source.h"
 
 #include "common/base/file.h"
 

@@ -1,5 +1,5 @@
 /* A list of all layers is in between: the fields of a family make one, and the keys of a model name one. */
-#include "client/hf_window.h"
+#include "client/hf/window.h"
 
 #include <string.h>
 

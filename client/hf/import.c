@@ -1,8 +1,8 @@
 /* Import writes an ordinary dtd checkpoint of step 0: parameters in float32, the job file and the tokenizer's
  * vocabulary. It has no optimizer state; a job that resumes from it starts the optimizer at zero. All checks are made
  * before the first byte is written. */
-#include "client/hf_llama.h"
-#include "client/hf_source.h"
+#include "client/hf/llama.h"
+#include "client/hf/source.h"
 
 #include "client/spec.h"
 #include "common/base/file.h"

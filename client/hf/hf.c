@@ -1,8 +1,8 @@
 /* The tables of tensor names, and the fields of config.json. */
-#include "client/hf.h"
+#include "client/hf/hf.h"
 
-#include "client/hf_experts.h"
-#include "client/hf_llama.h"
+#include "client/hf/experts.h"
+#include "client/hf/llama.h"
 
 #include <inttypes.h>
 #include <stdio.h>

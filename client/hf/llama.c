@@ -1,8 +1,8 @@
 /* One row per family describes all of it. Reading, writing, names and the choice of a family use the same rows.
  *
  * A default is what the class of transformers assumes where config.json does not have the field. */
-#include "client/hf_llama.h"
-#include "client/hf_window.h"
+#include "client/hf/llama.h"
+#include "client/hf/window.h"
 
 #include <math.h>
 #include <stddef.h>
