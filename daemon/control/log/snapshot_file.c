@@ -1,6 +1,6 @@
-/* The check of a snapshot reads the file through a small buffer, so that an error of the disk is an error of a call. The
- * mapping is read only by the kernel, when libuv writes it to the socket of the receiver: an error of the disk there
- * fails the write (EFAULT), libraft connects anew, and the snapshot is sent again.
+/* The check of a snapshot reads the file through a small buffer, so that an error of the disk is an error of a call.
+ * The mapping is read only by the kernel, when libuv writes it to the socket of the receiver: an error of the disk
+ * there fails the write (EFAULT), libraft connects anew, and the snapshot is sent again.
  *
  * Pages that the kernel has read through the mapping count as memory of this process until they are given back. libraft
  * does not report how far it has sent, so all of them are: those that are not sent yet are still in the page cache,
@@ -121,9 +121,7 @@ static void print_name(const struct snapshot_name *name, const char *suffix, cha
 
 static bool is_newer(const struct snapshot_name *a, const struct snapshot_name *b)
 {
-    return a->term != b->term     ? a->term > b->term
-           : a->index != b->index ? a->index > b->index
-                                  : a->time > b->time;
+    return a->term != b->term ? a->term > b->term : a->index != b->index ? a->index > b->index : a->time > b->time;
 }
 
 /* libraft makes the file with the content last, so a snapshot without it is not complete. */

@@ -1,5 +1,5 @@
-/* A snapshot that is sent to another voter is a mapping of its file. raft_uv copies the whole file into memory, once for
- * each voter that gets it at a time: beside the state that is as much again. Owned by the log, loop thread; libraft
+/* A snapshot that is sent to another voter is a mapping of its file. raft_uv copies the whole file into memory, once
+ * for each voter that gets it at a time: beside the state that is as much again. Owned by the log, loop thread; libraft
  * frees a mapping like memory, in any thread. */
 #ifndef DTD_DAEMON_CONTROL_LOG_SNAPSHOT_FILE_H
 #define DTD_DAEMON_CONTROL_LOG_SNAPSHOT_FILE_H
