@@ -154,7 +154,7 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
         rpc_fail(call, err, "not submitted: %s", not_logged_text(server, err));
     else
         answer_submitted(call, r);
-    jobs_tick(server->jobs);
+    jobs_tick_soon(server->jobs, NULL);
 }
 
 #define OWN_ENV 4096 /* bytes reserved for the settings and the variables that dtd adds to a command's environment */
@@ -444,7 +444,7 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     p.cancel.repeated = r->repeated;
     if (!r->err)
         job_cancel(j, &p.cancel);
-    jobs_tick(p.server->jobs);
+    jobs_tick_soon(p.server->jobs, j);
     reply_status(p.server, p.call, j); /* also for a job that had already ended: the status shows that */
 }
 
@@ -460,7 +460,7 @@ static bool answer_known_cancel(struct rpc_server *server, struct rpc_call *call
         return false;
     if (!answer.err)
         job_cancel(j, &cancel);
-    jobs_tick(server->jobs);
+    jobs_tick_soon(server->jobs, j);
     reply_status(server, call, j);
     return true;
 }
@@ -684,16 +684,14 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 void rpc_client_warning(const struct rpc_server *server, char *ret, size_t size)
 {
     const char *log = log_warning(server->replica->log), *low = server->local->health.warning;
-    uint64_t failing = 0;
-    for (const struct job *j = server->jobs->head; j; j = job_next(j))
-        failing += job_view_of(j).metrics->err != OK;
+    const int failing = jobs_unwritten(server->jobs);
     const char *sick = server->local->gpus.sick, *unknown = server->local->probe.warning;
     int at = snprintf(ret, size, "%s%s%s", log ? log : "", log && *low ? "; " : "", low);
     at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *sick ? "; " : "", sick);
     at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *unknown ? "; " : "", unknown);
     if (failing)
-        snprintf(ret + at, size - (size_t)at,
-                 "%smetrics of %" PRIu64 " jobs are in memory only: they cannot be written", at ? "; " : "", failing);
+        snprintf(ret + at, size - (size_t)at, "%smetrics of %d jobs are in memory only: they cannot be written",
+                 at ? "; " : "", failing);
 }
 
 static bool is_io(const struct child *c)

@@ -91,6 +91,11 @@ static void setup(const char *name)
     log_snapshot_file_install(&f.log.io);
 }
 
+static void teardown(void)
+{
+    assert_int_equal(0, uv_loop_close(&f.loop));
+}
+
 static void was_read(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
 {
     assert_ptr_equal(&f, req->data);
@@ -162,6 +167,7 @@ TEST(the_newest_complete_snapshot_is_sent)
     assert_memory_equal(expected, f.snapshot->bufs[0].base, len);
     free(expected);
     free_snapshot();
+    teardown();
 }
 
 static void expect_failure(void)
@@ -187,6 +193,7 @@ TEST(a_damaged_snapshot_is_not_sent)
     write_snapshot(1, 102, 1, 100, false);
     write_file("snapshot-1-102-1", "12345678", 8); /* a content that was cut */
     expect_failure();
+    teardown();
 }
 
 /* The bytes go through a pipe, as they go through a socket to another voter. Without the trim all of them count as
@@ -222,4 +229,5 @@ TEST(sending_takes_no_memory_of_the_snapshots_size)
     close(fds[0]);
     close(fds[1]);
     free(part);
+    teardown();
 }
