@@ -1,5 +1,6 @@
 /* Adapter: calls of other nodes and requests of users that concern the cluster. A call that needs a record is answered
- * when the record is applied. Its errors become sentences by the table in verdict_text. */
+ * when the record is applied, and at once if the record would change nothing. Its errors become sentences by the table
+ * in verdict_text. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/conf/node.h"
@@ -118,7 +119,7 @@ static void on_recorded(void *arg, err_t err, uint64_t index, const void *result
     free(w);
 }
 
-/* Proposes the record; answers the call when it is applied, or now after an error. */
+/* Proposes the record; answers the call when it is applied, or now after an error and if nothing would change. */
 static void propose_for_call(struct rpc_server *server, struct rpc_call *call, struct record *r,
                              const struct pending_record *with)
 {
@@ -129,6 +130,8 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
         return;
     }
     struct pending_record *w = calloc(1, sizeof(*w));
+    struct state_result known;
+    bool is_idle = state_is_idle(server->replica->state, r, &known);
     err = w ? OK : ERR_NOMEM;
     if (w) {
         if (with)
@@ -137,9 +140,11 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
         w->call = call;
         w->kind = r->kind;
         r->wall_ms = clock_wall_ms();
-        err = replica_propose(server->replica, r, on_recorded, w);
+        err = is_idle ? OK : replica_propose(server->replica, r, on_recorded, w);
     }
     server->joins += !err && r->kind == RECORD_NODE;
+    if (!err && is_idle)
+        on_recorded(w, OK, 0, &known);
     if (!err)
         return;
     free(w);

@@ -343,17 +343,12 @@ static err_t write_cluster(const struct state *s, struct buf *ret)
 
 /* ---- a change of the cluster ---- */
 
-static bool is_same_text(const char *a, const char *b)
-{
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
-
 static bool is_same_node(const struct state_node *a, const struct state_node *b)
 {
     return a->id == b->id && a->joined_ms == b->joined_ms && a->drained_ms == b->drained_ms &&
            memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 &&
-           memcmp(a->public_key, b->public_key, NODE_KEY_BYTES) == 0 && is_same_text(a->address, b->address) &&
-           is_same_text(a->domain, b->domain) && is_same_text(a->drained, b->drained);
+           memcmp(a->public_key, b->public_key, NODE_KEY_BYTES) == 0 && state_is_same_text(a->address, b->address) &&
+           state_is_same_text(a->domain, b->domain) && state_is_same_text(a->drained, b->drained);
 }
 
 /* Both lists are in the order of names. A node that was replaced by one of the same name is not among `gone`. */

@@ -165,6 +165,10 @@ int state_jobs(const struct state *s, const struct state_job *const **ret);
 const struct state_checkpoint *state_newest_checkpoint(const struct state_job *job);
 /* True if this request id was applied within the last day; `ret` gets the first answer. Also used before proposing. */
 bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES], struct state_result *ret);
+/* True if the record of a command would change nothing now: `ret` gets its answer, and it need not be proposed. Its
+ * request id is not compared. The state decides for a cancel, a node that joins, leaves, or is drained or no longer
+ * drained; of other kinds false. A refused submit is recorded, because a late repeat of it must be refused, too. */
+bool state_is_idle(const struct state *s, const struct record *record, struct state_result *ret);
 
 /* The events that are kept, in the order of the log; returns the number. */
 int state_events(const struct state *s, const struct state_event *const **ret);
