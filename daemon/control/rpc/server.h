@@ -16,6 +16,7 @@
 
 struct event_stream; /* events.c */
 struct held_submit;  /* client.c */
+struct waiting_join; /* cluster.c */
 struct watch;        /* metrics.c */
 struct usage_watch;  /* usage.c */
 
@@ -64,13 +65,14 @@ struct rpc_server {
     int reports;       /* number of reports to the leader that wait for an answer */
     bool list_due;     /* the list of all processes is to be sent when `reports` is 0 */
 
-    int joins;                               /* records of joining nodes that are not applied yet */
-    struct pool reads;                       /* short reads of log files; writes of the cluster's view */
-    struct pool parses;                      /* files of metrics, which may take long */
-    LIST_HEAD(, watch) watch_loads;          /* Metrics calls that have rows in memory, or will have */
-    LIST_HEAD(, usage_watch) usage_loads;    /* the same of Usage calls */
-    bool extends_curve;                      /* a task of `parses` extends a curve file */
-    LIST_HEAD(, event_stream) event_streams; /* Events calls */
+    int joins;                                /* records of joining nodes that are not applied yet */
+    TAILQ_HEAD(, waiting_join) waiting_joins; /* requests of others, in their order */
+    struct pool reads;                        /* short reads of log files; writes of the cluster's view */
+    struct pool parses;                       /* files of metrics, which may take long */
+    LIST_HEAD(, watch) watch_loads;           /* Metrics calls that have rows in memory, or will have */
+    LIST_HEAD(, usage_watch) usage_loads;     /* the same of Usage calls */
+    bool extends_curve;                       /* a task of `parses` extends a curve file */
+    LIST_HEAD(, event_stream) event_streams;  /* Events calls */
     struct user_names names;
 };
 
