@@ -478,12 +478,20 @@ bool cluster_votes(const struct cluster *c, uint64_t id)
     return false;
 }
 
+/* A node that has connected a moment ago has sent its versions, but may have sent no heartbeat yet. */
+static bool holds_many_nodes(const struct cluster_peer *m)
+{
+    return m->changes || m->has.newest >= FEATURE_MANY_NODES;
+}
+
 bool cluster_may_grow(const struct cluster *c, int pending, const char **ret)
 {
-    for (int i = 0; i < c->n_peers && cluster_known(c)->n_nodes + pending >= STATE_MAX_NODES_BEFORE; i++) {
+    if (cluster_version(c) >= FEATURE_MANY_NODES || cluster_known(c)->n_nodes + pending < STATE_MAX_NODES_BEFORE)
+        return true;
+    for (int i = 0; i < c->n_peers; i++) {
         const struct cluster_peer *m = c->peers[i];
         *ret = m->name;
-        if (!m->changes && (m->in || cluster_votes(c, m->id)))
+        if (!holds_many_nodes(m) && (m->in || cluster_votes(c, m->id)))
             return false;
     }
     return true;
