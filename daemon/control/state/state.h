@@ -187,6 +187,9 @@ const struct state_node *state_node_by_id(const struct state *s, uint64_t id);
 
 /* Appends the cluster's part alone; state_restore turns it into a state without jobs. */
 NODISCARD err_t state_cluster_snapshot(const struct state *s, struct buf *ret);
+/* The same with these nodes alone, which are nodes of the state in the order of names. */
+NODISCARD err_t state_cluster_excerpt(const struct state *s, const struct state_node *const *nodes, int n,
+                                      struct buf *ret);
 /* Appends what the cluster of `to` has and that of `from` has not: the nodes that are new or differ, the numbers of
  * those that are gone, and all tokens and keys. */
 NODISCARD err_t state_cluster_change(const struct state *from, const struct state *to, struct buf *ret);
