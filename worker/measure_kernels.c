@@ -64,7 +64,8 @@ static void trial_fini(struct trial *t)
 
 typedef err_t trial_fn(struct trial *t, const struct measure_sample *s);
 
-/* Long enough that one call tells the time, and so long that what prepares the kernel does not count (about 1 ms). */
+/* Long enough that the time of one call is exact, and so long that what prepares the kernel does not count (about 1
+ * ms). */
 #define LONG_S 5e-3
 #define VERY_LONG_S 20e-3
 

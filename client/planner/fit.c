@@ -1,5 +1,4 @@
-/* Whether the job's own layout fits, before anybody pays for the machine. That follows from its programs, as the memory
- * of
+/* Whether the job's own layout fits, before the machine is rented. That follows from its programs, as the memory of
  * --search does. */
 #include "client/planner/nearest.h"
 

@@ -84,7 +84,7 @@ NODISCARD err_t planner_machine_text(const char *name, const struct job_spec *jo
  * workers if the file leaves it out, and on GPUs the machine by the name of their model. */
 NODISCARD err_t planner_auto_nodes(struct global *g, struct job_spec *job, struct why *why);
 /* Puts the text of the machine file and the best layout for all workers into a job with parallel.auto, whose vocabulary
- * is known. ERR_INVALID: none fits; `why` says how much is missing. */
+ * is known. ERR_INVALID: none fits; `why` has the missing amount. */
 NODISCARD err_t planner_auto_complete(struct job_spec *job, struct plan_choice *ret, struct why *why);
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);

@@ -4,10 +4,10 @@
  * The ranks run the job's programs by the engine, over a comm of shared memory, and record the processor time of every
  * operation, which other programs on the same cores disturb little. `replayed_s` plays the step with these times
  * (worker/replay.h), as it would run on an idle machine. `forecast_s` plays it with the times of the table. `least_s`
- * is the shortest step by the clock; `load` says how many programs wanted to run. `ops` has the time of each kind of
- * operation of rank 0, measured and from the table.
+ * is the shortest step by the clock; `load` has the number of programs that could run. `ops` has the time of each kind
+ * of operation of rank 0, measured and from the table.
  *
- * Memory: `planned_bytes` is what the plan says of a rank's spaces (rank 0), `used_bytes` what the engine allocates. */
+ * Memory: `planned_bytes` is the plan's size of a rank's spaces (rank 0), `used_bytes` what the engine allocates. */
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/rng.h"
