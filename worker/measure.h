@@ -1,4 +1,4 @@
-/* `dt-worker --measure`: measures what a machine file says about this node, and prints lines of JSON on standard
+/* `dt-worker --measure`: measures the values of a machine file for this node, and prints lines of JSON on standard
  * output. Before each turn {"doing": TEXT, "share": S, "limit_s": L}: S is the share of the work that is done, and what
  * is not needed is left out after L seconds. At the end one object with the figures in units of one (bytes, operations,
  * seconds); steps of jobs by which the client judges its forecasts; the part of the time in which other programs had

@@ -1,6 +1,6 @@
 /* Steps that are held out: of models of which the table has no times, in the usual layouts. The client forecasts each
- * of them with what was measured (client/planner/judge.c), so that a machine file says how far its forecasts are from
- * steps of this machine.
+ * of them with what was measured (client/planner/judge.c), so that a machine file has the distance of its forecasts
+ * from steps of this machine.
  *
  * At most REPLAY_RANKS processes form a job; on a node with more cores several such jobs run at the same time, so that
  * memory is shared as in a job of all cores, and the first one counts. */

@@ -1,6 +1,6 @@
 /* The storage of a folder, as checkpoints use it: a save writes one file past the page cache and ends with fdatasync,
  * and a restart reads what no memory holds any more. The file has no name, so that nothing remains of it, however this
- * process ends. Both size and time are bounded: a first block tells how many more a slow disk gets. */
+ * process ends. Both size and time are bounded: the time of a first block decides how many more are written. */
 #include "worker/measure_part.h"
 
 #include "common/base/clock.h"

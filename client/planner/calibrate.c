@@ -87,7 +87,7 @@ static err_t run_worker(bool brief, const char *folder, json_t **ret, int *ret_c
         return err_from_errno(errno);
     pid_t pid = fork();
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGTERM); /* nobody would read what it measures */
+        prctl(PR_SET_PDEATHSIG, SIGTERM); /* its pipe has no reader then */
         dup2(fds[1], STDOUT_FILENO);
         execl(program, "dt-worker", "--measure", "--folder", folder, brief ? "--brief" : NULL, (char *)NULL);
         _exit(127);

@@ -188,7 +188,7 @@ enum {
     OWN_BY_BUBBLE,
     OWN_BY_WAIT
 };
-/* The last column of both tables says where the times are from. */
+/* The last column of both tables names the source of the times. */
 #define OWN_SHARED                                                                                                \
     [OWN_WORKERS] = {"WORKERS", true, 0}, [OWN_NODES] = {"NODES", true, 0}, [OWN_STEP] = {"STEP", true, 0},       \
     [OWN_INTERVAL] = {"INTERVAL", true, 1}, [OWN_COMPUTE] = {"COMPUTE", true, 2}, [OWN_COMM] = {"COMM", true, 2}, \
