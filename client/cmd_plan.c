@@ -18,7 +18,7 @@
 struct plan_args {
     struct global *global;
     struct spec_args spec;
-    const char *timeline, *measured, *schedule_csv, *size;
+    const char *timeline, *measured, *schedule_csv, *size, *folder;
     bool search, strategies, calibrate, brief, forecast;
     struct planner_args planner;
 };
@@ -43,7 +43,8 @@ enum {
     KEY_SPARES,
     KEY_OWN,
     KEY_PICTURE,
-    KEY_BRIEF
+    KEY_BRIEF,
+    KEY_FOLDER
 };
 
 static const struct argp_option options[] = {
@@ -59,14 +60,14 @@ static const struct argp_option options[] = {
     {"strategies", KEY_STRATEGIES, NULL, 0,
      "Compare DDP, ZeRO 1 to 3, tensor, pipeline, context and expert parallelism, and 3D, for this job", 1},
     {"forecast", KEY_FORECAST, NULL, 0,
-     "Forecast the job's own layout: a step, the run, and what is lost; with --nodes also on more nodes, with the "
-     "batch "
-     "of each worker kept",
+     "Forecast the job's own layout: whether it fits, a step and between which times, the run; with --nodes also on "
+     "more "
+     "nodes, with the batch of each worker kept, and what is lost there",
      1},
     {"machine", KEY_MACHINE, "NAME|FILE", 0,
-     "The machine to plan for: one that dtd brings along, a file, or here (default: this node). Alone: whether the "
-     "job's "
-     "own layout fits there, its step, and else the nearest layouts that fit",
+     "The machine to plan for: one that dtd brings along, a file, or here (default: this node). Alone: the same as "
+     "with "
+     "--forecast",
      1},
     {"nodes", KEY_NODES, "N|FROM:TO", 0,
      "Number of nodes; of a range, the best layout on FROM, twice as many, and so on up to TO", 1},
@@ -98,10 +99,15 @@ static const struct argp_option options[] = {
     {"memory", KEY_MEMORY, "SIZE", 0,
      "Without a job file: plan a model of a usual size, such as 7b, as --strategies does", 1},
     {"calibrate", KEY_CALIBRATE, NULL, 0,
-     "Measure the processors of this node, and write a machine file: FILE, or dtd/machine.yaml in $XDG_CONFIG_HOME or "
-     "~/.config, which plans for jobs on this node then use; beside it a table of the times of operations",
+     "Measure processors and storage of this node, and how far forecasts are from steps; write a machine file: FILE, "
+     "or "
+     "dtd/machine.yaml in $XDG_CONFIG_HOME or ~/.config, which plans for jobs on this node then use; beside it a table "
+     "of "
+     "the times of operations",
      1},
-    {"brief", KEY_BRIEF, NULL, 0, "With --calibrate: measure only rates, in a few seconds, and no table", 1},
+    {"brief", KEY_BRIEF, NULL, 0, "With --calibrate: measure only rates, in some twenty seconds, and no table", 1},
+    {"folder", KEY_FOLDER, "DIR", 0,
+     "With --calibrate: the folder for checkpoints, whose storage is measured (default: the current folder)", 1},
     {0}};
 
 static void parse_nodes(struct planner_args *p, const char *arg, struct argp_state *state)
@@ -134,6 +140,7 @@ static const struct {
     {KEY_MACHINE, TEXT, AT(planner.machine), 0, 0, NULL, NULL},
     {KEY_PICTURE, TEXT, AT(planner.picture), 0, 0, NULL, NULL},
     {KEY_WRITE, TEXT, AT(planner.write), 0, 0, NULL, NULL},
+    {KEY_FOLDER, TEXT, AT(folder), 0, 0, NULL, NULL},
     {KEY_TOP, NUMBER, AT(planner.top), 1, 50, "top", "a number from 1 to 50"},
     {KEY_DAYS, NUMBER, AT(planner.days), 1, 3650, "days", "a number from 1 to 3650"},
     {KEY_STEPS, NUMBER, AT(planner.steps), 1, 10000, "steps", "a number from 1 to 10000"},
@@ -189,11 +196,15 @@ static bool is_about_many(const struct plan_args *a)
            a->planner.operations || is_about_money(a);
 }
 
-/* With a machine alone, the closed form decides whether the job's own layout fits there. Where the operations of the
- * machine have been measured one by one, the job's programs are forecast instead. */
+/* Shows the job's programs in detail, on any machine. */
+static bool is_about_programs(const struct plan_args *a)
+{
+    return a->timeline || a->measured || a->schedule_csv;
+}
+
 static bool is_planner(const struct plan_args *a)
 {
-    return is_about_many(a) || (a->planner.machine && !planner_is_measured(a->planner.machine));
+    return is_about_many(a) || (a->planner.machine && !is_about_programs(a));
 }
 
 /* The options of the planner need each other. */
@@ -208,8 +219,8 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
         argp_error(state, "--spares needs --days");
     if (!many && !a->calibrate && (a->planner.nodes_from || a->planner.write))
         argp_error(state, "--nodes and --write need --search, --strategies, --forecast, --days or --operations");
-    if (a->brief && !a->calibrate)
-        argp_error(state, "--brief needs --calibrate");
+    if ((a->brief || a->folder) && !a->calibrate)
+        argp_error(state, "--%s needs --calibrate", a->brief ? "brief" : "folder");
     if (!planner && (a->planner.money.price || a->planner.money.tokens))
         argp_error(state, "--price and --tokens need --search, --nodes FROM:TO, --days, --goal cost or --budget");
     if (a->strategies && is_about_money(a))
@@ -220,13 +231,13 @@ static void check_planner(const struct plan_args *a, struct argp_state *state)
         argp_error(state, "--write needs --search, --goal cost or --budget, which choose a layout");
     if (a->planner.picture && (a->planner.days || !many || (a->search && !a->planner.pareto)))
         argp_error(state, "--picture draws --search --pareto, --strategies, --memory or --nodes FROM:TO: add one");
-    if (planner && (a->timeline || a->measured || a->schedule_csv))
+    if (planner && is_about_programs(a))
         argp_error(state,
-                   "--timeline, --measured and --schedule-csv show one layout: leave --search, --strategies, --nodes "
-                   "and --memory out");
+                   "--timeline, --measured and --schedule-csv show programs: leave --forecast, --search, --strategies, "
+                   "--nodes and --memory out");
     if (a->size && a->spec.file)
         argp_error(state, "--memory needs no job file");
-    if (a->calibrate && (planner || a->planner.machine || a->timeline || a->measured || a->schedule_csv))
+    if (a->calibrate && (planner || a->planner.machine || is_about_programs(a)))
         argp_error(state, "--calibrate plans nothing: leave the other options out");
 }
 
@@ -400,7 +411,8 @@ static int run_calibrate(const struct plan_args *a)
 {
     struct why why = {0};
     int code = EXIT_DONE;
-    err_t err = planner_calibrate(a->global, a->spec.file, a->brief, &code, &why);
+    const struct planner_calibration c = {.file = a->spec.file, .folder = a->folder, .brief = a->brief};
+    err_t err = planner_calibrate(a->global, &c, &code, &why);
     return code != EXIT_DONE ? code : err ? command_fail(err, &why) : EXIT_DONE;
 }
 
@@ -413,7 +425,7 @@ static int run_planner(const struct plan_args *a)
     if (!err)
         plan_layout_of(&job, &own);
     err = err ? err : vocabulary_find(&job, &why);
-    if (!err && a->forecast) {
+    if (!err && (a->forecast || !is_about_many(a))) {
         plan_layout_apply(&own, &job);
         err = planner_own(a->global, &a->planner, &job, &why);
     } else if (!err && (a->planner.days || a->planner.operations))
@@ -422,8 +434,6 @@ static int run_planner(const struct plan_args *a)
         err = planner_scale(a->global, &a->planner, &job, &why);
     else if (!err && a->search)
         err = planner_search(a->global, &a->planner, &job, &why);
-    else if (!err && !is_about_many(a))
-        err = planner_fit(a->global, &a->planner, &job, &own, &why);
     else if (!err)
         err = planner_strategies(a->global, &a->planner, &job, &why);
     job_fini(&job);

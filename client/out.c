@@ -291,9 +291,14 @@ struct table_form {
     int width[OUT_COLUMNS_MAX], late, columns;
 };
 
+#define LEAST_ROOM 24 /* columns for the lines of a sentence beside the other cells; with fewer it goes below them */
+
+/* Other columns make room for a last one that may be cut, because its lines below theirs would be hard to read. */
 static int form_width(const struct out_table *t, const struct table_form *form)
 {
-    int width = out_text_width(t->columns[t->n_columns - 1].title);
+    const int last = t->n_columns - 1, title = out_text_width(t->columns[last].title);
+    const int room = form->width[last] < LEAST_ROOM ? form->width[last] : LEAST_ROOM;
+    int width = t->columns[last].late == OUT_CUT && room > title ? room : title;
     for (int c = 0; c + 1 < t->n_columns; c++)
         width += t->columns[c].late <= form->late ? form->width[c] + 2 : 0;
     return width;
@@ -329,8 +334,6 @@ static void cell_print(FILE *f, const char *text, int width, bool right, enum ou
     fputs(color ? out_color(f, OUT_PLAIN) : "", f);
     fprintf(f, "%*s  ", right || pad < 0 ? 0 : pad, "");
 }
-
-#define LEAST_ROOM 24 /* columns for the lines of a sentence beside the other cells; with fewer it goes below them */
 
 static void last_cell_print(FILE *f, const char *text, int at, const struct table_form *form, enum out_color color)
 {

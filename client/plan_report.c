@@ -23,18 +23,19 @@ static const char *kept_text(const struct plan_memory *m, char *text, size_t siz
     return text;
 }
 
-static void memory_print(const struct spec_facts *f)
+static void memory_print(FILE *to, const struct spec_facts *f)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER], kept[80];
     if (f->memory.device_bytes)
-        printf("  GPU memory %s per worker\n", out_bytes(f->memory.device_bytes, a));
-    printf("  Memory     %s per worker, %s in total; %s available on this node\n", out_bytes(f->memory.host_bytes, a),
-           out_bytes(f->memory.host_bytes * f->workers, b), out_bytes(f->node_bytes, c));
+        fprintf(to, "  GPU memory %s per worker\n", out_bytes(f->memory.device_bytes, a));
+    fprintf(to, "  Memory     %s per worker, %s in total; %s available on this node\n",
+            out_bytes(f->memory.host_bytes, a), out_bytes(f->memory.host_bytes * f->workers, b),
+            out_bytes(f->node_bytes, c));
     for (int s = 0; s < SPACE_CACHE; s++)
         if (f->memory.bytes[s])
-            printf("    %-12s %10s%s\n", space_names[s], out_bytes(f->memory.bytes[s], a),
-                   s == SPACE_OPT ? kept_text(&f->memory, kept, sizeof(kept)) : "");
-    printf("    %-12s %10s\n", "snapshot", out_bytes(f->memory.arena_bytes, a));
+            fprintf(to, "    %-12s %10s%s\n", space_names[s], out_bytes(f->memory.bytes[s], a),
+                    s == SPACE_OPT ? kept_text(&f->memory, kept, sizeof(kept)) : "");
+    fprintf(to, "    %-12s %10s\n", "snapshot", out_bytes(f->memory.arena_bytes, a));
 }
 
 static const char *const recompute_names[SPEC_RECOMPUTES] = {"none", "experts", "full"};
@@ -50,25 +51,25 @@ static bool has_rows(const struct spec_facts *f, int rows)
 }
 
 /* How much a worker needs with each way to divide and to keep the rows of experts. */
-static void experts_print(const struct spec_facts *f)
+static void experts_print(FILE *to, const struct spec_facts *f)
 {
     char a[OUT_NUMBER];
     if (!f->expert_bytes[0][0])
         return;
-    printf("  Experts    any routing fits; memory per worker by parallel.recompute (columns):\n");
-    printf("    %-16s", "");
+    fprintf(to, "  Experts    any routing fits; memory per worker by parallel.recompute (columns):\n");
+    fprintf(to, "    %-16s", "");
     for (int i = 0; i < SPEC_RECOMPUTES; i++)
-        printf(" %10s", recompute_names[i]);
-    putchar('\n');
+        fprintf(to, " %10s", recompute_names[i]);
+    fputc('\n', to);
     for (int rows = 0; rows < SPEC_ROWS; rows++) {
         char rounds[32];
         snprintf(rounds, sizeof(rounds), "expert_rows %g", f->expert_rows);
         if (!has_rows(f, rows))
             continue;
-        printf("    %-16s", rows == SPEC_ROUNDS ? rounds : row_names[rows]);
+        fprintf(to, "    %-16s", rows == SPEC_ROUNDS ? rounds : row_names[rows]);
         for (int i = 0; i < SPEC_RECOMPUTES; i++)
-            printf(" %10s", f->expert_bytes[rows][i] ? out_bytes(f->expert_bytes[rows][i], a) : "-");
-        putchar('\n');
+            fprintf(to, " %10s", f->expert_bytes[rows][i] ? out_bytes(f->expert_bytes[rows][i], a) : "-");
+        fputc('\n', to);
     }
 }
 
@@ -83,16 +84,16 @@ static const char *ranks_text(int first, int last, char *text, size_t size)
 }
 
 /* "ranks 0-1: 3 each, rank 2: 2" */
-static void shares_print(const struct spec_facts *f)
+static void shares_print(FILE *to, const struct spec_facts *f)
 {
     char text[48];
     for (int first = 0, last; first < f->workers; first = last + 1) {
         for (last = first; last + 1 < f->workers && f->micros[last + 1] == f->micros[first];)
             last++;
-        printf("%s%s: %d%s", first ? ", " : "", ranks_text(first, last, text, sizeof(text)), f->micros[first],
-               first == last ? "" : " each");
+        fprintf(to, "%s%s: %d%s", first ? ", " : "", ranks_text(first, last, text, sizeof(text)), f->micros[first],
+                first == last ? "" : " each");
     }
-    putchar('\n');
+    fputc('\n', to);
 }
 
 static bool memory_alike(const struct plan_memory *a, const struct plan_memory *b)
@@ -113,112 +114,145 @@ static int alike_until(const struct spec_facts *f, int first)
  * JSON has all ranks. */
 #define MAX_LINES 24
 
+/* On a narrow terminal the smallest kinds are left out. */
+static const struct out_column rank_columns[SPACE_CACHE + 2] = {{"    RANKS", false, 0},
+                                                                [SPACE_PARAM + 1] = {"PARAMS", true, 0},
+                                                                [SPACE_OPT + 1] = {"OPTIM", true, 0},
+                                                                [SPACE_GRAD + 1] = {"GRADS", true, 0},
+                                                                [SPACE_WORK + 1] = {"ACTIV", true, 0},
+                                                                [SPACE_SENT + 1] = {"MESSAGES", true, 3},
+                                                                [SPACE_SHARED + 1] = {"COLLECTIVES", true, 2},
+                                                                [SPACE_HOST + 1] = {"HOST", true, 4},
+                                                                [SPACE_CACHE + 1] = {"SNAPSHOT", false, 0}};
+
 static void ranks_print(const struct spec_facts *f)
 {
     char text[48], a[OUT_NUMBER];
-    int lines = 0;
+    struct out_table t;
+    int shown = 0;
     if (alike_until(f, 0) == f->workers - 1)
         return;
-    printf("    %-14s", "");
-    for (int s = 0; s < SPACE_CACHE; s++)
-        printf(" %12s", space_names[s]);
-    printf(" %12s\n", "snapshot");
-    for (int first = 0, last; first < f->workers && lines < MAX_LINES; first = last + 1, lines++) {
+    out_table_init(&t, rank_columns, SPACE_CACHE + 2);
+    for (int first = 0, last; first < f->workers && t.n_rows < MAX_LINES; first = last + 1) {
+        const int row = out_table_row(&t);
         last = alike_until(f, first);
-        printf("    %-14s", ranks_text(first, last, text, sizeof(text)));
+        out_table_set(&t, row, 0, "    %s", ranks_text(first, last, text, sizeof(text)));
         for (int s = 0; s < SPACE_CACHE; s++)
-            printf(" %12s", out_bytes(f->ranks[first].bytes[s], a));
-        printf(" %12s\n", out_bytes(f->ranks[first].arena_bytes, a));
-        if (last + 1 < f->workers && lines + 1 == MAX_LINES)
-            printf("    and %d more ranks; -o json shows all\n", f->workers - last - 1);
+            if (f->ranks[first].bytes[s])
+                out_table_set(&t, row, s + 1, "%s", out_bytes(f->ranks[first].bytes[s], a));
+        out_table_set(&t, row, SPACE_CACHE + 1, "%s", out_bytes(f->ranks[first].arena_bytes, a));
+        shown = last + 1;
     }
+    out_table_print(&t, stdout, -1);
+    if (shown < f->workers)
+        printf("    and %d more ranks; -o json shows all\n", f->workers - shown);
+    out_table_fini(&t);
 }
 
-static void traffic_print(const struct spec_facts *f)
+static void traffic_print(FILE *to, const struct spec_facts *f)
 {
     char axes[MESH_AXES_NAME], a[OUT_NUMBER], b[OUT_NUMBER];
     for (unsigned i = 1; i < FORECAST_AXES; i++)
         if (f->forecast.bytes[i])
-            printf("  Traffic    %s a step over %s, %s to each rank\n", out_bytes(f->forecast.bytes[i], a),
-                   mesh_axes_name(i, axes), out_bytes(f->forecast.bytes[i] / f->workers, b));
+            fprintf(to, "  Traffic    %s a step over %s, %s to each rank\n", out_bytes(f->forecast.bytes[i], a),
+                    mesh_axes_name(i, axes), out_bytes(f->forecast.bytes[i] / f->workers, b));
 }
 
-/* Where the rates are from. Assumed ones are no news. */
-static void rates_print(const struct spec_facts *f)
+/* Where the forecast is from. Assumed rates are no news. */
+static void rates_print(FILE *to, const struct spec_facts *f)
 {
-    if (f->rates_source[0])
-        printf("  Rates      %s\n", f->rates_source);
     if (f->high_s > 0)
-        printf("             %.3g %% of the operations' time is from measured times%s%s\n", 100 * f->measured,
-               f->formulas[0] ? ", the rest from rates: " : "", f->formulas);
+        fprintf(to, "  Interval   %.4g to %.4g s: %s\n", f->low_s, f->high_s, f->interval_source);
+    if (f->rates_source[0])
+        fprintf(to, "  Rates      %s\n", f->rates_source);
+    if (f->measured > 0)
+        fprintf(to, "             %.3g %% of the operations' time is from measured times%s%s\n", 100 * f->measured,
+                f->formulas[0] ? ", the rest from rates: " : "", f->formulas);
+    else if (f->formulas[0])
+        fprintf(to, "             %s\n", f->formulas);
 }
 
-static void forecast_print(const struct job_spec *job, const struct spec_facts *f)
+static void forecast_print(FILE *to, const struct job_spec *job, const struct spec_facts *f)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER];
     double tokens = (double)(job->train.global_batch * job->train.seq);
     if (!f->micros)
-        printf("  Forecast   none: the plan is too large to compile for %d ranks here; dtctl submit compiles and "
-               "checks it\n",
-               f->workers);
+        fprintf(to,
+                "  Forecast   none: the plan is too large to compile for %d ranks here; dtctl submit compiles and "
+                "checks it\n",
+                f->workers);
     if (!f->forecast.n)
         return;
-    traffic_print(f);
-    printf("  Forecast   %.4g s", f->forecast.seconds);
-    if (f->high_s > 0)
-        printf(" (%.4g to %.4g)", f->low_s, f->high_s);
-    printf(" a step, %s tokens/s, bubble %.1f %%, exposed communication %.1f %%; with %s FLOP/s",
-           out_count(tokens / f->forecast.seconds, a), 100 * f->forecast.bubble, 100 * f->forecast.exposed,
-           out_count(f->rates.flops, b));
-    printf(", %s/s of memory and %s/s from peers for each worker\n", out_bytes((int64_t)f->rates.memory, a),
-           out_bytes((int64_t)f->rates.link, b));
-    rates_print(f);
+    traffic_print(to, f);
+    fprintf(to, "  Forecast   %.4g s a step, %s tokens/s, bubble %.1f %%, exposed communication %.1f %%",
+            f->forecast.seconds, out_count(tokens / f->forecast.seconds, a), 100 * f->forecast.bubble,
+            100 * f->forecast.exposed);
+    fprintf(to, "; with %s FLOP/s", out_count(f->rates.flops, a));
+    fprintf(to, ", %s/s of memory and %s/s from peers for each worker\n", out_bytes((int64_t)f->rates.memory, a),
+            out_bytes((int64_t)f->rates.link, b));
+    rates_print(to, f);
 }
 
-static void passes_print(const struct job_spec *job, const struct spec_facts *f)
+static void passes_print(FILE *to, const struct job_spec *job, const struct spec_facts *f)
 {
     char count[OUT_NUMBER];
     const double all = (double)(job->train.steps * job->train.global_batch);
     for (int i = 0; i < f->n_sources && job->data.packing == PACKING_BEST_FIT; i++)
-        printf("  Packing    %.2f %% of the samples of %s are filled, the rest is padding\n",
-               100 * f->sources[i].filled, job->data.n_weights ? job->data.train[i] : "data.train");
+        fprintf(to, "  Packing    %.2f %% of the samples of %s are filled, the rest is padding\n",
+                100 * f->sources[i].filled, job->data.n_weights ? job->data.train[i] : "data.train");
     if (!job->data.n_weights) {
-        printf("  Passes     %.2f over the data\n", f->sources[0].passes);
+        fprintf(to, "  Passes     %.2f over the data\n", f->sources[0].passes);
         return;
     }
     for (int i = 0; i < f->n_sources; i++)
-        printf("  Source %-3d %.2f passes over %s: %s samples of %" PRId64 ", %.2f %% of the training\n", i + 1,
-               f->sources[i].passes, job->data.train[i], out_count((double)f->sources[i].taken, count),
-               f->sources[i].samples, 100 * (double)f->sources[i].taken / all);
+        fprintf(to, "  Source %-3d %.2f passes over %s: %s samples of %" PRId64 ", %.2f %% of the training\n", i + 1,
+                f->sources[i].passes, job->data.train[i], out_count((double)f->sources[i].taken, count),
+                f->sources[i].samples, 100 * (double)f->sources[i].taken / all);
+}
+
+static void report_print(FILE *to, const struct job_spec *job, const struct spec_facts *f)
+{
+    char a[OUT_NUMBER], b[OUT_NUMBER];
+    fprintf(to, "job %s can run: %s parameters, %" PRId64 " steps of %" PRId64 " tokens, %d worker%s\n", job->name,
+            out_count((double)f->params, a), job->train.steps, job->train.global_batch * job->train.seq, f->workers,
+            f->workers == 1 ? "" : "s");
+    fprintf(to,
+            "  Data       %" PRId64 " tokens, %" PRId64 " samples of %" PRId64 "; vocabulary %" PRId64 " of %" PRId64
+            " rows\n",
+            f->train_tokens, f->train_samples, job->train.seq, f->vocab, job->model.vocab);
+    if (f->valid_tokens)
+        fprintf(to, "  Validation %" PRId64 " tokens, %" PRId64 " samples\n", f->valid_tokens, f->valid_samples);
+    if (f->test_tokens)
+        fprintf(to, "  Test       %" PRId64 " tokens, %" PRId64 " samples\n", f->test_tokens, f->test_samples);
+    passes_print(to, job, f);
+    fprintf(to, "  Compute    %s FLOP a token, %s a step\n", out_count(f->flops_per_token, a),
+            out_count(f->flops_per_token * (double)(job->train.global_batch * job->train.seq), b));
+    if (f->chosen[0])
+        fprintf(to, "  Layout     auto: %s\n", f->chosen);
+    if (f->micros) {
+        fprintf(to, "  Step       %d microbatches: ", f->n_micros);
+        shares_print(to, f);
+    }
+    forecast_print(to, job, f);
+    memory_print(to, f);
+}
+
+static void rest_print(FILE *to, const struct job_spec *job, const struct spec_facts *f)
+{
+    experts_print(to, f);
+    fprintf(to, "  Checkpoint every %" PRId64 " steps in %s\n", job->checkpoint.every, job->checkpoint.dir);
 }
 
 void plan_report_print(const struct job_spec *job, const struct spec_facts *f)
 {
-    char a[OUT_NUMBER], b[OUT_NUMBER];
-    printf("job %s can run: %s parameters, %" PRId64 " steps of %" PRId64 " tokens, %d worker%s\n", job->name,
-           out_count((double)f->params, a), job->train.steps, job->train.global_batch * job->train.seq, f->workers,
-           f->workers == 1 ? "" : "s");
-    printf("  Data       %" PRId64 " tokens, %" PRId64 " samples of %" PRId64 "; vocabulary %" PRId64 " of %" PRId64
-           " rows\n",
-           f->train_tokens, f->train_samples, job->train.seq, f->vocab, job->model.vocab);
-    if (f->valid_tokens)
-        printf("  Validation %" PRId64 " tokens, %" PRId64 " samples\n", f->valid_tokens, f->valid_samples);
-    if (f->test_tokens)
-        printf("  Test       %" PRId64 " tokens, %" PRId64 " samples\n", f->test_tokens, f->test_samples);
-    passes_print(job, f);
-    printf("  Compute    %s FLOP a token, %s a step\n", out_count(f->flops_per_token, a),
-           out_count(f->flops_per_token * (double)(job->train.global_batch * job->train.seq), b));
-    if (f->chosen[0])
-        printf("  Layout     auto: %s\n", f->chosen);
-    if (f->micros) {
-        printf("  Step       %d microbatches: ", f->n_micros);
-        shares_print(f);
-    }
-    forecast_print(job, f);
-    memory_print(f);
+    struct out_page page;
+    out_page_begin(&page);
+    report_print(page.f, job, f);
+    out_page_end(&page, stdout);
     ranks_print(f);
-    experts_print(f);
-    printf("  Checkpoint every %" PRId64 " steps in %s\n", job->checkpoint.every, job->checkpoint.dir);
+    out_page_begin(&page);
+    rest_print(page.f, job, f);
+    out_page_end(&page, stdout);
 }
 
 static json_t *memory_json(const struct plan_memory *m)
@@ -265,9 +299,11 @@ static json_t *forecast_json(const struct spec_facts *f)
     if (ret && f->rates_source[0])
         json_object_set_new(ret, "source", json_string(f->rates_source));
     if (ret && f->high_s > 0)
-        json_object_set_new(ret, "times",
-                            json_pack("{s:f, s:f, s:f, s:s}", "low_s", f->low_s, "high_s", f->high_s, "measured",
-                                      f->measured, "formulas", f->formulas));
+        json_object_set_new(
+            ret, "interval",
+            json_pack("{s:f, s:f, s:s}", "low_s", f->low_s, "high_s", f->high_s, "source", f->interval_source));
+    if (ret && f->measured > 0)
+        json_object_set_new(ret, "times", json_pack("{s:f, s:s}", "measured", f->measured, "formulas", f->formulas));
     return ret;
 }
 

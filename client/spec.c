@@ -632,9 +632,9 @@ err_t spec_plan(struct job_spec *job, const char *machine, struct out_progress *
     return facts_return(err, &facts, ret);
 }
 
-err_t spec_plan_model(const struct job_spec *job, struct spec_facts *ret, struct why *why)
+err_t spec_plan_model(const struct job_spec *job, const char *machine, struct spec_facts *ret, struct why *why)
 {
     struct spec_facts facts = {0};
-    err_t err = plan_make(job, &(struct plan_wish){PLAN_WORK, NULL}, &facts, why);
+    err_t err = plan_make(job, &(struct plan_wish){PLAN_WORK, machine}, &facts, why);
     return facts_return(err, &facts, ret);
 }

@@ -53,14 +53,15 @@ struct spec_facts {
     /* With experts: total bytes of the rank that needs most, by the way to divide rows and parallel.recompute. 0:
      * not computed, or the job cannot choose it. */
     int64_t expert_bytes[SPEC_ROWS][SPEC_RECOMPUTES];
-    double expert_rows;       /* parallel.expert_rows of the rounds */
-    struct plan_rates rates;  /* rates that the forecast assumes */
-    struct forecast forecast; /* of one step; n 0: none */
-    char rates_source[256];   /* where the rates are from; "": they are assumed */
-    /* With measured times of operations: the step if all take their lower or upper quartile, the part of the
-     * operations' time that is measured, and the names of operations whose time follows from rates ("messages": those
-     * between stages of a pipeline). high_s 0: none. */
-    double low_s, high_s, measured;
+    double expert_rows;        /* parallel.expert_rows of the rounds */
+    struct plan_rates rates;   /* rates that the forecast assumes */
+    struct forecast forecast;  /* of one step; n 0: none */
+    char rates_source[256];    /* where the rates are from; "": they are assumed */
+    double low_s, high_s;      /* between which the step is expected; high_s 0: unknown */
+    char interval_source[320]; /* how this interval was found */
+    /* The part of the operations' time that was measured, and the names of operations whose time follows from rates
+     * ("messages": those between stages of a pipeline). measured 0: why no measured time is used, or "". */
+    double measured;
     char formulas[128];
 };
 void spec_facts_fini(struct spec_facts *f);
@@ -79,9 +80,10 @@ NODISCARD err_t spec_complete(struct job_spec *job, bool new_train, struct out_p
 NODISCARD err_t spec_plan(struct job_spec *job, const char *machine, struct out_progress *progress,
                           struct spec_facts *ret, struct why *why);
 
-/* The plan alone, of a job whose spec is complete: neither its data nor this node's memory are looked at. Opens no
- * file. The facts about data are 0. */
-NODISCARD err_t spec_plan_model(const struct job_spec *job, struct spec_facts *ret, struct why *why);
+/* The plan alone, of a job whose spec is complete: neither its data nor this node's memory are looked at. The facts
+ * about data are 0. `machine`: as above. */
+NODISCARD err_t spec_plan_model(const struct job_spec *job, const char *machine, struct spec_facts *ret,
+                                struct why *why);
 
 /* Checks that checkpoint.dir can be written (or created), and holds no checkpoints of other jobs. `from`: the folder
  * that the job resumes from, which may hold checkpoints; NULL: none. ERR_EXISTS names the checkpoints and the remedy.

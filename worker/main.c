@@ -44,6 +44,7 @@ enum {
     KEY_HEALTH,
     KEY_MEASURE,
     KEY_BRIEF,
+    KEY_FOLDER,
     KEY_COMMAND
 };
 
@@ -81,6 +82,8 @@ static const struct argp_option options[] = {
     {"health", KEY_HEALTH, NULL, 0, "Print the health of the GPUs as JSON, without using them", 0},
     {"measure", KEY_MEASURE, NULL, 0, "Measure the processors, and print lines of JSON (dtctl plan --calibrate)", 0},
     {"brief", KEY_BRIEF, NULL, 0, "With --measure: only rates, without the table of times", 0},
+    {"folder", KEY_FOLDER, "DIR", 0, "With --measure: the folder whose storage is measured (default: the current one)",
+     0},
     {0},
 };
 
@@ -88,6 +91,7 @@ struct args {
     const char *job;
     int64_t slot, device;
     bool probe, health, measure, brief;
+    const char *folder;
     struct generate generate;
 };
 
@@ -148,8 +152,8 @@ static void check(const struct args *a, struct argp_state *state)
     int modes = (a->job != NULL) + (a->generate.checkpoint != NULL) + a->probe + a->health + a->measure;
     if (modes != 1)
         argp_error(state, "use exactly one of --job, --generate, --probe, --health and --measure");
-    if (a->brief && !a->measure)
-        argp_error(state, "--brief needs --measure");
+    if ((a->brief || a->folder) && !a->measure)
+        argp_error(state, "--%s needs --measure", a->brief ? "brief" : "folder");
     if (a->job && a->slot < 0)
         argp_error(state, "--job needs --slot");
     check_generate(&a->generate, state);
@@ -259,6 +263,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_BRIEF:
         a->brief = true;
         break;
+    case KEY_FOLDER:
+        a->folder = arg;
+        break;
     case KEY_COMMAND:
         argp_error(state, "--command must be the first option");
         break;
@@ -317,7 +324,7 @@ int main(int argc, char **argv)
         return serve(&a);
     err_t err = a.probe     ? probe_print(&why)
                 : a.health  ? probe_health_print(&why)
-                : a.measure ? measure_print(a.brief, &why)
+                : a.measure ? measure_print(a.brief, a.folder ? a.folder : ".", &why)
                             : generate_run(&a.generate, &why);
     return err ? complain(err, &why) : 0;
 }

@@ -10,7 +10,6 @@
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "common/plan/models/build.h"
-#include "worker/step/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,14 +17,8 @@
 
 #define WARM_STEPS 1 /* touches all memory for the first time */
 
-/* `each`: samples of a microbatch; `micros`: microbatches of each rank. Steps of small models are many, because other
- * programs disturb some of them. */
-static const struct turn {
-    const char *model;
-    int steps, seq, each, micros;
-    const char *dtype, *layout;
-    int replica; /* workers of a replica */
-} turns[] = {
+/* Steps of small models are many, because other programs disturb some of them. */
+static const struct measure_model turns[] = {
 #define GPT2_S "arch: gpt2, dim: 96, layers: 2, heads: 2, ffn: 384, vocab: 512"
 #define GPT2_M "arch: gpt2, dim: 320, layers: 2, heads: 5, ffn: 1280, vocab: 3000"
 #define GPT2_L "arch: gpt2, dim: 640, layers: 2, heads: 10, ffn: 2560, vocab: 10000"
@@ -63,17 +56,20 @@ const int measure_steps_turns = (int)(sizeof(turns) / sizeof(turns[0]));
 
 /* ---- a job ---- */
 
-static err_t make_job(const struct turn *t, int world, struct job_spec *ret, struct why *why)
+err_t measure_job(const struct measure_model *model, int world, struct buf *ret_yaml, struct job_spec *ret,
+                  struct why *why)
 {
-    char yaml[1024];
-    const int replicas = world / t->replica;
-    const int shards = strstr(t->layout, "fsdp") ? replicas * t->replica : replicas;
-    snprintf(yaml, sizeof(yaml),
-             "name: measure\nmodel: {%s}\ndata: {train: [/nothing], tokenizer: words}\n"
-             "train: {steps: 1000, seq: %d, global_batch: %d, micro_batch: %d, lr: 1.0e-4, clip: 1.0, dtype: %s}\n"
-             "parallel: {workers: %d, %s}\ncheckpoint: {dir: /nowhere}\nrun: {device: cpu}\n",
-             t->model, t->seq, t->each * t->micros * shards, t->each, t->dtype, replicas * t->replica, t->layout);
-    return job_parse("a job that is measured", yaml, strlen(yaml), NULL, 0, ret, why);
+    const int replicas = world / model->replica;
+    const int shards = strstr(model->layout, "fsdp") ? replicas * model->replica : replicas;
+    err_t err = buf_printf(
+        ret_yaml,
+        "name: measure\nmodel: {%s}\ndata: {train: [/nothing], tokenizer: words}\n"
+        "train: {steps: 1000, seq: %d, global_batch: %d, micro_batch: %d, lr: 1.0e-4, clip: 1.0, dtype: %s}\n"
+        "parallel: {workers: %d, %s}\ncheckpoint: {dir: /nowhere}\nrun: {device: cpu, threads: 1}\n",
+        model->model, model->seq, model->each * model->micros * shards, model->each, model->dtype,
+        replicas * model->replica, model->layout);
+    return err ? err
+               : job_parse("a job that is measured", (const char *)ret_yaml->data, ret_yaml->len, NULL, 0, ret, why);
 }
 
 /* Any tokens will do, if each run has the same ones. */
@@ -90,20 +86,13 @@ static err_t any_sample(void *arg, int64_t index, int32_t *ret_ids, int32_t *ret
 
 /* ---- what was recorded ---- */
 
-struct recording {
-    struct recorded program;
-    int *first_call;
-    struct engine_record record;
-    struct engine_profile profile;
-};
-
-static err_t recording_init(struct recording *r, const struct engine *e, int steps)
+err_t measure_recording_init(struct measure_recording *r, const struct engine *e, int steps)
 {
     const size_t room = (size_t)engine_record_room(e) * (size_t)steps;
+    *r = (struct measure_recording){.record.cap = (int)room};
     r->record.events = calloc(room + 1, sizeof(*r->record.events));
     if (!r->record.events)
         return ERR_NOMEM;
-    r->record.cap = (int)room;
     err_t err = recorded_program(&e->train, &r->program, &r->first_call);
     r->record.first_call = r->first_call;
     r->record.origin_ns = clock_mono_ns();
@@ -113,7 +102,7 @@ static err_t recording_init(struct recording *r, const struct engine *e, int ste
     return err;
 }
 
-static void recording_fini(struct recording *r)
+void measure_recording_fini(struct measure_recording *r)
 {
     recorded_fini(&r->program);
     free(r->first_call);
@@ -133,7 +122,7 @@ static bool is_gridded(enum op_kind kind)
     return kind == OP_GEMM || kind == OP_GROUPED_GEMM || kind == OP_ATTENTION || kind == OP_ATTENTION_GRAD;
 }
 
-static void add_event(struct measure *m, const struct program *p, const struct recording *r,
+static void add_event(struct measure *m, const struct program *p, const struct measure_recording *r,
                       const struct recorded_event *e, int *calls)
 {
     const int action = r->program.calls[e->call].action;
@@ -152,7 +141,7 @@ static void add_event(struct measure *m, const struct program *p, const struct r
         measure_add(m, &s);
 }
 
-static err_t add_events(struct measure *m, const struct engine *e, const struct recording *r)
+static err_t add_events(struct measure *m, const struct engine *e, const struct measure_recording *r)
 {
     int *calls = calloc((size_t)e->train.n_groups + 1, sizeof(*calls));
     if (!calls)
@@ -165,29 +154,33 @@ static err_t add_events(struct measure *m, const struct engine *e, const struct 
 
 /* ---- the steps ---- */
 
-static err_t run_steps(struct measure *m, struct engine *e, const struct job_spec *job)
+/* On a machine that is late a quarter of the steps must do, but a step alone has no median. */
+#define LEAST_STEPS 2
+
+static err_t run_steps(struct measure *m, struct engine *e, const struct engine_feed *feed)
 {
-    const struct engine_feed feed = {.sample = any_sample, .arg = (void *)job};
-    const int steps = turns[m->turn].steps;
-    struct recording r = {.first_call = NULL};
+    const int few = turns[m->turn].steps / 4 > LEAST_STEPS ? turns[m->turn].steps / 4 : LEAST_STEPS;
+    const int steps = m->hurried ? few : turns[m->turn].steps;
+    struct measure_recording r = {.first_call = NULL};
     struct engine_result result = {0};
     err_t err = OK;
     for (int i = 0; !err && i < WARM_STEPS; i++)
-        err = engine_step(e, &feed, &result, m->why);
-    err = err ? err : recording_init(&r, e, steps);
+        err = engine_step(e, feed, &result, m->why);
+    err = err ? err : measure_recording_init(&r, e, steps);
     err = err ? err : engine_profile_start(e, &r.profile, m->why);
     for (int i = 0; !err && i < steps; i++)
-        err = engine_step(e, &feed, &result, m->why);
+        err = engine_step(e, feed, &result, m->why);
     err = err ? err : add_events(m, e, &r);
     engine_profile_stop(e);
-    recording_fini(&r);
+    measure_recording_fini(&r);
     return err;
 }
 
-static err_t run_engine(struct measure *m, const struct job_spec *job, const struct graph *g)
+static err_t run_graph(struct measure *m, const struct job_spec *job, const struct graph *g, measure_engine_fn *fn)
 {
     struct engine e = {0};
     struct comm *comm = NULL;
+    const struct engine_feed feed = {.sample = any_sample, .arg = (void *)job};
     const struct engine_config config = {
         .dev = m->dev, .job = job, .graph = g, .rank = m->rank, .world = (int)job->parallel.workers, .threads = 1};
     err_t err = engine_init(&e, &config, m->why);
@@ -202,7 +195,7 @@ static err_t run_engine(struct measure *m, const struct job_spec *job, const str
     err = err ? err : comm_open(&cc, &comm, m->why);
     err = err ? err : engine_start(&e, comm, m->why);
     err = err ? err : engine_fill_state(&e, m->why);
-    err = err ? err : run_steps(m, &e, job);
+    err = err ? err : fn(m, &e, &feed);
     if (err && comm)
         comm_abort(comm);
     engine_fini(&e);
@@ -210,17 +203,25 @@ static err_t run_engine(struct measure *m, const struct job_spec *job, const str
     return err;
 }
 
+err_t measure_run_engine(struct measure *m, const struct job_spec *job, measure_engine_fn *fn)
+{
+    struct graph graph = {0};
+    err_t err = graph_build(&job->model, job->train.seq, &graph, m->why);
+    err = err ? err : run_graph(m, job, &graph, fn);
+    graph_fini(&graph);
+    return err;
+}
+
 err_t measure_steps(struct measure *m)
 {
-    const struct turn *t = &turns[m->turn];
+    const struct measure_model *t = &turns[m->turn];
     struct job_spec job = {0};
-    struct graph graph = {0};
+    struct buf yaml = {0};
     if (m->rank >= m->world / t->replica * t->replica)
         return OK; /* an odd number of cores leaves one without work */
-    err_t err = make_job(t, m->world, &job, m->why);
-    err = err ? err : graph_build(&job.model, job.train.seq, &graph, m->why);
-    err = err ? err : run_engine(m, &job, &graph);
-    graph_fini(&graph);
+    err_t err = measure_job(t, m->world, &yaml, &job, m->why);
+    err = err ? err : measure_run_engine(m, &job, run_steps);
     job_fini(&job);
+    buf_fini(&yaml);
     return err;
 }

@@ -33,7 +33,7 @@ static struct dtd_recovery recover_in(const struct days *d, double load_s)
 {
     struct plan_run run = d->run;
     struct dtd_recovery r = {.load_s = load_s};
-    run.restart = r.restart_s = d->p->machine.recovery.detect_s + d->p->machine.recovery.epoch_s + load_s;
+    run.restart = r.restart_s = planning_restart_s(d->p, load_s);
     plan_goodput(&run, &r.goodput);
     return r;
 }
@@ -57,7 +57,7 @@ static err_t simulate_run(struct days *d)
     if (d->a->spares >= 0)
         d->run.spares = d->a->spares;
     plan_goodput(&d->run, &d->exact);
-    d->storage = recover_in(d, d->run.save);
+    d->storage = recover_in(d, planning_load_s(d->p));
     d->memory = recover_in(d, d->run.stall * replicas);
     wait_for_nodes(d);
     return plan_goodput_simulate(&d->run, RUNS, d->a->seed ? (uint64_t)d->a->seed : 1, &d->drawn);
@@ -79,17 +79,17 @@ static double tokens_done(const struct days *d)
     return steps_done(d) * d->p->shape.global_batch * d->p->shape.seq;
 }
 
-static void print_money(const struct days *d)
+static void print_money(FILE *to, const struct days *d)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER];
     const struct machine *m = &d->p->machine;
     const double price = device_hours(d) * d->p->price, kwh = device_hours(d) * m->cost.watts / 1000;
     if (kwh > 0)
-        printf("  Energy     %s at %.0f W per device\n", planner_energy_text(kwh, a), m->cost.watts);
+        fprintf(to, "  Energy     %s at %.0f W per device\n", planner_energy_text(kwh, a), m->cost.watts);
     if (price > 0)
-        printf("  Price      %s at %.2f per device and hour: %.3g for 1M tokens, %s tokens/$\n",
-               planner_price_text(price, a), d->p->price, price / tokens_done(d) * 1e6,
-               out_count(tokens_done(d) / price, b));
+        fprintf(to, "  Price      %s at %.2f per device and hour: %.3g for 1M tokens, %s tokens/$\n",
+                planner_price_text(price, a), d->p->price, price / tokens_done(d) * 1e6,
+                out_count(tokens_done(d) / price, b));
 }
 
 /* A budget pays for the days, or for a part of them. */
@@ -107,54 +107,65 @@ static err_t check_budget(const struct days *d, const struct planner_args *a, st
                    out_count(tokens_done(d) * budget / price, text[3]));
 }
 
-static void print_recovery(const struct days *d)
+static void print_recovery(FILE *to, const struct days *d)
 {
     const struct machine *m = &d->p->machine;
-    printf("  Restarts   %.0f s each. As dtd restarts: %.3g s detection + %.3g s start + %.3g s loading from storage, "
-           "goodput %.1f %%;\n             loading from the memory of nodes %.2g s, %.1f %%\n",
-           d->run.restart, m->recovery.detect_s, m->recovery.epoch_s, d->storage.load_s, 100 * d->storage.goodput.share,
-           d->memory.load_s, 100 * d->memory.goodput.share);
+    fprintf(to,
+            "  Restarts   %.0f s each. As dtd restarts: %.3g s detection + %.3g s start + %.3g s loading from storage, "
+            "goodput %.1f %%; loading from the memory of nodes %.2g s, %.1f %%\n",
+            d->run.restart, m->recovery.detect_s, m->recovery.epoch_s, d->storage.load_s,
+            100 * d->storage.goodput.share, d->memory.load_s, 100 * d->memory.goodput.share);
 }
 
-static void print_spares(const struct days *d)
+static void print_spares(FILE *to, const struct days *d)
 {
     const double rate = d->run.nodes * d->run.node_failures;
-    printf("  Spares     %" PRId64
-           " nodes; %.1f are in repair in the mean. dtd goes on with fewer; a job that needs all its "
-           "nodes\n             waits %.1f %% of the time, and less than %.1f %% with %" PRId64 " spares\n",
-           d->run.spares, rate * d->run.taken * d->run.repair, 100 * d->waiting.missing, 100 * FEW, d->enough);
+    fprintf(to,
+            "  Spares     %" PRId64
+            " nodes; %.1f are in repair in the mean. dtd goes on with fewer; a job that needs all its "
+            "nodes waits %.1f %% of the time, and less than %.1f %% with %" PRId64 " spares\n",
+            d->run.spares, rate * d->run.taken * d->run.repair, 100 * d->waiting.missing, 100 * FEW, d->enough);
 }
 
-static void print_run(const struct days *d)
+static void print_run(FILE *to, const struct days *d)
 {
     char a[OUT_NUMBER], b[OUT_NUMBER], c[OUT_NUMBER];
     const struct machine *m = &d->p->machine;
-    printf("  Failures   one in %s, %.0f in all\n", out_duration(d->exact.mean_time, a), d->exact.failures);
-    printf("  Checkpoint %s; stalls the job for %.2g s, is complete after %s; best every %s (checkpoint.every: %.0f)\n",
-           out_bytes((int64_t)d->state_bytes, a), d->run.stall, out_duration(d->run.save, b),
-           out_duration(d->exact.interval, c), fmax(1, round(d->exact.interval / d->step.all.seconds)));
-    printf(
+    fprintf(to, "  Failures   one in %s, %.0f in all\n", out_duration(d->exact.mean_time, a), d->exact.failures);
+    fprintf(
+        to,
+        "  Checkpoint %s; stalls the job for %.2g s, is complete after %s; best every %s (checkpoint.every: %.0f)\n",
+        out_bytes((int64_t)d->state_bytes, a), d->run.stall, out_duration(d->run.save, b),
+        out_duration(d->exact.interval, c), fmax(1, round(d->exact.interval / d->step.all.seconds)));
+    fprintf(
+        to,
         "  Goodput    %.1f %% (simulated %.1f +- %.1f %%); stalls %.1f %%, repeated %.1f %%, restarts %.1f %%, missing "
         "nodes %.1f %%\n",
         100 * d->exact.share, 100 * d->drawn.share, 100 * d->drawn.deviation, 100 * d->exact.stalled,
         100 * d->exact.lost, 100 * d->exact.restarting, 100 * d->exact.missing);
-    print_recovery(d);
-    print_spares(d);
-    printf("  Progress   %s steps, %s tokens\n", out_count(steps_done(d), a), out_count(tokens_done(d), b));
-    print_money(d);
-    printf("  Rates      %s\n", m->source);
+    print_recovery(to, d);
+    print_spares(to, d);
+    fprintf(to, "  Progress   %s steps, %s tokens\n", out_count(steps_done(d), a), out_count(tokens_done(d), b));
+    print_money(to, d);
+    fprintf(to, "  Interval   nine of ten steps took %.2f to %.2f of their forecasts%s%s\n", 1 - m->error.less,
+            1 + m->error.more, m->error.source[0] ? ", " : "", m->error.source);
+    fprintf(to, "  Rates      %s\n", m->source);
 }
 
 static void print_text(const struct days *d, const struct job_spec *job)
 {
     char text[256];
-    printf("job %s on %s: %" PRId64 " workers", job->name, d->p->machine.name, d->p->search.workers);
+    struct out_page page;
+    out_page_begin(&page);
+    FILE *to = page.f;
+    fprintf(to, "job %s on %s: %" PRId64 " workers", job->name, d->p->machine.name, d->p->search.workers);
     if (d->a->days)
-        printf(", %" PRId64 " days", d->a->days);
-    printf("\n  Layout     %s\n", planner_layout_text(&d->best->layout, text, sizeof(text)));
-    planner_step_print(d->p, d->a, d->best, &d->step);
+        fprintf(to, ", %" PRId64 " days", d->a->days);
+    fprintf(to, "\n  Layout     %s\n", planner_layout_text(&d->best->layout, text, sizeof(text)));
+    planner_step_print(to, d->p, d->a, d->best, &d->step);
     if (d->a->days)
-        print_run(d);
+        print_run(to, d);
+    out_page_end(&page, stdout);
 }
 
 static json_t *recovery_json(const struct dtd_recovery *r)

@@ -123,13 +123,3 @@ err_t planner_machine_text(const char *name, const struct job_spec *job, struct 
         return why_set(why, err, "%s: %s", path, err_text(err));
     return buf_append(ret, "", 1);
 }
-
-bool planner_is_measured(const char *name)
-{
-    const struct job_spec none = {0}; /* a machine that is named needs no job */
-    struct machine m = {0};
-    struct why ignored = {0};
-    const bool is_measured = !planner_machine(name, &none, &m, &ignored) && m.times[0];
-    machine_fini(&m);
-    return is_measured;
-}

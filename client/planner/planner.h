@@ -51,14 +51,14 @@ NODISCARD err_t planner_days(struct global *g, const struct planner_args *a, str
                              const struct plan_layout *own, struct why *why);
 NODISCARD err_t planner_strategies(struct global *g, const struct planner_args *a, struct job_spec *job,
                                    struct why *why);
-/* The job's own layout on the machine. ERR_INVALID: it does not fit; `why` proposes the nearest ones that do. */
-NODISCARD err_t planner_fit(struct global *g, const struct planner_args *a, const struct job_spec *job,
-                            const struct plan_layout *own, struct why *why);
 /* For a job on processors that needs more than the `node_bytes` of this node: adds the nearest layouts that fit to the
  * sentence in `why`, if there are any. */
 void planner_nearest_here(const struct job_spec *job, int64_t node_bytes, struct why *why);
-/* How long the job takes in its own layout; with nodes_from also on so many nodes, with the batch of a worker kept. */
-NODISCARD err_t planner_own(struct global *g, const struct planner_args *a, struct job_spec *job, struct why *why);
+/* The job's own layout on the machine: whether it fits, how long a step and the run take; with nodes_from also on so
+ * many nodes, with the batch of a worker kept. ERR_INVALID: it does not fit; `why` proposes the nearest ones that do.
+ */
+NODISCARD err_t planner_own(struct global *g, const struct planner_args *a, const struct job_spec *job,
+                            struct why *why);
 /* The job of a model of a usual size ("7b"): without data, for --memory. ERR_NOTFOUND: `why` lists the sizes. */
 NODISCARD err_t planner_size(const char *name, struct job_spec *ret, struct why *why);
 
@@ -69,10 +69,15 @@ struct planner_file {
 };
 extern const struct planner_file planner_files[]; /* ends with a NULL name */
 
-/* Measures this node and writes a machine file: `file`, or that of planner_calibrated_path if it is NULL, and unless
- * `brief` a table of times beside it, with the ending .times. *ret_code is
- * the exit status of dt-worker; if it is not 0, dt-worker has printed its reason. */
-NODISCARD err_t planner_calibrate(struct global *g, const char *file, bool brief, int *ret_code, struct why *why);
+struct planner_calibration {
+    const char *file;   /* the machine file to write; NULL: that of planner_calibrated_path */
+    const char *folder; /* whose storage is measured; NULL: the current one */
+    bool brief;         /* only rates, and no table of times (beside the file, with the ending .times) */
+};
+/* Measures this node and writes its machine file. *ret_code is the exit status of dt-worker; if it is not 0, dt-worker
+ * has printed its reason. */
+NODISCARD err_t planner_calibrate(struct global *g, const struct planner_calibration *c, int *ret_code,
+                                  struct why *why);
 /* The text of that machine's file, NUL-terminated. */
 NODISCARD err_t planner_machine_text(const char *name, const struct job_spec *job, struct buf *ret, struct why *why);
 /* For a job with parallel.auto; others stay as they are. Asks the daemon for the slots of the nodes, sets the number of
@@ -84,8 +89,6 @@ NODISCARD err_t planner_auto_complete(struct job_spec *job, struct plan_choice *
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
 
-/* Whether there is such a machine, and its file names measured times of operations. */
-bool planner_is_measured(const char *name);
 bool planner_is_calibrated(void); /* whether this file exists */
 
 /* Sets the keys `forecast` of a complete training job (common/conf/job.h) that is about to be submitted; leaves a job
@@ -98,14 +101,23 @@ NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, st
 
 /* ---- the forecast of a compiled program (times.c) ---- */
 
+/* How the default of error.less and error.more was found. */
+#define PLANNER_ERROR_SOURCE "as published steps of other machines were from their forecasts"
+
 struct planner_rates {
     struct plan_rates rates;
     struct plan_table table; /* no rows: nothing was measured */
     char source[256];        /* of the machine file; "": there is none */
+    double less, more;       /* error.program_less and .program_more of the machine; both 0: unknown */
+    char error_source[256];  /* how they were found */
+    char unused[128];        /* why the machine's table is not used; "": it is, or there is none */
 };
 /* Those of the machine that `name` names as for planner_machine. NULL: of the calibrated file if there is one and the
  * job runs on processors, else assumed ones. Freed by planner_rates_fini. */
 NODISCARD err_t planner_rates(const char *name, const struct job_spec *job, struct planner_rates *ret, struct why *why);
+/* Those of this machine. machine->times: the path of the table. */
+NODISCARD err_t planner_rates_of(const struct machine *machine, const struct job_spec *job, struct planner_rates *ret,
+                                 struct why *why);
 void planner_rates_fini(struct planner_rates *r);
 /* Fills what the facts have of a forecast. */
 NODISCARD err_t planner_forecast(const struct planner_rates *r, const struct program *programs, int n,

@@ -81,6 +81,16 @@ double planning_state_bytes(const struct planning *p)
     return plan_shape_params(&p->shape, NULL) * (p->shape.keep_bytes + p->shape.state_bytes);
 }
 
+double planning_load_s(const struct planning *p)
+{
+    return planning_state_bytes(p) / (p->machine.storage.read_gb * 1e9);
+}
+
+double planning_restart_s(const struct planning *p, double load_s)
+{
+    return p->machine.recovery.detect_s + p->machine.recovery.epoch_s + load_s;
+}
+
 /* Each worker copies its own part of the state, once; replicas have the same. */
 void planning_run(const struct planning *p, const struct plan_layout *l, double length, struct plan_run *ret)
 {
@@ -91,7 +101,8 @@ void planning_run(const struct planning *p, const struct plan_layout *l, double 
     *ret = (struct plan_run){.length = length,
                              .nodes = (double)p->nodes,
                              .node_failures = m->cost.failures / (1000 * DAY_S),
-                             .restart = m->cost.restart_s,
+                             .restart =
+                                 m->cost.restart_s > 0 ? m->cost.restart_s : planning_restart_s(p, planning_load_s(p)),
                              .stall = own / replicas / (m->storage.copy_gb * 1e9),
                              .save = state / (m->storage.bandwidth_gb * 1e9),
                              .taken = m->cost.taken,
@@ -116,6 +127,13 @@ double planning_tokens_per_s(const struct planning *p, const struct plan_time *t
 double planning_comm(const struct plan_time *t)
 {
     return t->tp + t->cp + t->ep + t->pp + t->params + t->grads;
+}
+
+void planner_estimates_print(FILE *f, const struct machine *m)
+{
+    const struct plan_interval part = plan_forecast_interval(m, 1);
+    fprintf(f, "Times are estimates; nine of ten steps took %.2f to %.2f of theirs%s%s; rates: %s\n", part.low,
+            part.high, m->error.source[0] ? ", " : "", m->error.source, m->source);
 }
 
 json_t *planning_layout_json(const struct plan_layout *l)

@@ -267,7 +267,7 @@ static err_t print_text(const struct planning *p, const struct planner_args *a, 
     err_t err = OK;
     print_table(p, a, s, bills);
     out_page_begin(&page);
-    fprintf(page.f, "Times are estimates; rates: %s\n", p->machine.source);
+    planner_estimates_print(page.f, &p->machine);
     if (bills)
         err = print_choices(page.f, p, a, s, why);
     out_page_end(&page, stdout);

@@ -6,7 +6,6 @@
 
 #include "common/base/clock.h"
 #include "common/plan/models/build.h"
-#include "common/plan/search/interval.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -261,12 +260,8 @@ static void print_notes(FILE *f, const struct planning *p, const struct planner_
     if (r->too_large + r->refused)
         fprintf(f, "Left out: %d whose programs need more memory than estimated, %d that dtd does not have%s%s\n",
                 r->too_large, r->refused, r->refused ? ", such as: " : "", r->refusal);
-    const struct plan_interval part = plan_forecast_interval(&p->machine, 1);
-    fprintf(f,
-            "Times are estimates; nine of ten steps took %.2f to %.2f of theirs; rates: %s\n~: memory is an estimate "
-            "(1 to 3 %%); else it is that of "
-            "the compiled programs.\n",
-            part.low, part.high, p->machine.source);
+    planner_estimates_print(f, &p->machine);
+    fprintf(f, "~: memory is an estimate (1 to 3 %%); else it is that of the compiled programs.\n");
 }
 
 static void print_text(const struct planning *p, const struct planner_args *a, const struct job_spec *job,

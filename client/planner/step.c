@@ -89,49 +89,51 @@ err_t planner_step_simulate(const struct planning *p, const struct planner_args 
 
 /* ---- report ---- */
 
-static void print_noise(const struct machine *m, bool operations)
+static void print_noise(FILE *to, const struct machine *m, bool operations)
 {
-    printf("devices that differ by %.1f %% and jitter by %.1f %%", 100 * m->noise.spread, 100 * m->noise.jitter);
+    fprintf(to, "devices that differ by %.1f %% and jitter by %.1f %%", 100 * m->noise.spread, 100 * m->noise.jitter);
     if (operations)
-        printf(", operations by %.1f %%", 100 * m->noise.operation);
+        fprintf(to, ", operations by %.1f %%", 100 * m->noise.operation);
     if (m->noise.stragglers > 0)
-        printf(", and %.3g %% of them slower by %.3g %%", 100 * m->noise.stragglers, 100 * m->noise.slowdown);
-    printf("\n");
+        fprintf(to, ", and %.3g %% of them slower by %.3g %%", 100 * m->noise.stragglers, 100 * m->noise.slowdown);
+    fprintf(to, "\n");
 }
 
 /* The differences sum to what noise costs, so that the table shows where it is lost. */
-static void print_parts(const struct planned_step *s)
+static void print_parts(FILE *to, const struct planned_step *s)
 {
     const struct plan_step_result *r = &s->all;
-    printf("  Where the time of a rank goes, in the mean     equal ranks      with noise  difference\n");
+    fprintf(to, "  Where the time of a rank goes, in the mean     equal ranks      with noise  difference\n");
     for (int part = 0; part < PLAN_PARTS; part++) {
         const double quiet = r->quiet_parts[part], noisy = r->parts[part];
         if (noisy > 1e-4 * r->seconds || quiet > 1e-4 * r->quiet)
-            printf("    %-38s %8.4f s %5.1f %%  %8.4f s %5.1f %%  %+6.2f %%\n", plan_part_name((enum plan_part)part),
-                   quiet, 100 * quiet / r->quiet, noisy, 100 * noisy / r->seconds, 100 * (noisy - quiet) / r->quiet);
+            fprintf(to, "    %-38s %8.4f s %5.1f %%  %8.4f s %5.1f %%  %+6.2f %%\n",
+                    plan_part_name((enum plan_part)part), quiet, 100 * quiet / r->quiet, noisy,
+                    100 * noisy / r->seconds, 100 * (noisy - quiet) / r->quiet);
     }
 }
 
-void planner_step_print(const struct planning *p, const struct planner_args *a, const struct plan_found *f,
+void planner_step_print(FILE *to, const struct planning *p, const struct planner_args *a, const struct plan_found *f,
                         const struct planned_step *s)
 {
     char text[OUT_NUMBER];
     const struct plan_step_result *r = &s->all, *one = &s->without[0], *some = &s->without[1];
-    printf(
-        "  Step       %.4g s if all ranks were equal (closed form %.4g s); %.4g s (%+.1f %%, closed form %.4g s) with\n"
-        "             ",
+    fprintf(
+        to,
+        "  Step       %.4g s if all ranks were equal (closed form %.4g s); %.4g s (%+.1f %%, closed form %.4g s) with ",
         r->quiet, f->time.seconds - f->time.wait, r->seconds, 100 * (r->seconds / r->quiet - 1), f->time.seconds);
-    print_noise(&p->machine, a->operations);
+    print_noise(to, &p->machine, a->operations);
     if (s->steps > 1)
-        printf("             half of %d steps within %.4g s, 99 %% within %.4g s\n", s->steps, r->p50, r->p99);
-    printf("             %s %s of all ranks in %.2f s\n",
-           out_count((double)(a->operations ? r->operations : r->slots) * s->steps, text),
-           a->operations ? "operations" : "slots", s->sim_s);
-    printf("  Slow ones  the slowest device costs %.2f %%; the slowest %g %% (%" PRId64 " devices) cost %.2f %%\n",
-           100 * (1 - one->seconds / r->seconds), 100 * PLANNER_SLOWEST, some->replaced,
-           100 * (1 - some->seconds / r->seconds));
+        fprintf(to, "             half of %d steps within %.4g s, 99 %% within %.4g s\n", s->steps, r->p50, r->p99);
+    fprintf(to, "             %s %s of all ranks in %.2f s\n",
+            out_count((double)(a->operations ? r->operations : r->slots) * s->steps, text),
+            a->operations ? "operations" : "slots", s->sim_s);
+    fprintf(to,
+            "  Slow ones  the slowest device costs %.2f %%; the slowest %g %% (%" PRId64 " device%s) cost %.2f %%\n",
+            100 * (1 - one->seconds / r->seconds), 100 * PLANNER_SLOWEST, some->replaced,
+            some->replaced == 1 ? "" : "s", 100 * (1 - some->seconds / r->seconds));
     if (a->operations)
-        print_parts(s);
+        print_parts(to, s);
 }
 
 static json_t *parts_json(const double *parts)

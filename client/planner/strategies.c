@@ -311,7 +311,7 @@ static void print_text(const struct strategies *s, const struct job_spec *job)
         fputc('\n', page.f);
     }
     print_advice(page.f, s);
-    fprintf(page.f, "Times are estimates; rates: %s\n", s->p->machine.source);
+    planner_estimates_print(page.f, &s->p->machine);
     out_page_end(&page, stdout);
 }
 

@@ -5,6 +5,7 @@
 #include "client/spec.h"
 #include "common/base/file.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,12 +38,45 @@ static err_t read_times(const char *path, struct plan_table *ret, struct why *wh
     return err;
 }
 
-static err_t rates_of_machine(const struct machine *m, const struct job_spec *job, struct planner_rates *ret,
-                              struct why *why)
+/* Cores of a worker on processors, as the leader counts them (plan_machine_share); a part of one where workers share
+ * it. 1 for a GPU. */
+static double cores_of_worker(const struct machine *m, const struct job_spec *job)
 {
-    ret->rates = rates_of(m, job);
-    snprintf(ret->source, sizeof(ret->source), "%s", m->source);
-    return m->times[0] ? read_times(m->times, &ret->table, why) : OK;
+    const int64_t workers = job->parallel.workers, per_node = m->device.per_node;
+    const int64_t nodes = job->run.nodes ? job->run.nodes : m->nodes == 1 ? 1 : (workers + per_node - 1) / per_node;
+    const double share = (double)per_node / (double)((workers + nodes - 1) / nodes);
+    if (!m->device.one_thread || workers < 1)
+        return 1;
+    return job->run.threads ? fmin((double)job->run.threads, share) : share > 1 ? floor(share) : share;
+}
+
+/* Measured times are those of a worker on one core. With more or less of them only rates are left, and the interval is
+ * that of forecasts from rates. */
+static void share_cores(double cores, const struct machine *m, struct planner_rates *ret)
+{
+    if (cores == 1)
+        return;
+    ret->rates.flops *= cores;
+    ret->rates.memory *= cores;
+    ret->less = ret->more > 0 ? m->error.less : 0;
+    ret->more = ret->more > 0 ? m->error.more : 0;
+    if (m->times[0])
+        snprintf(ret->unused, sizeof(ret->unused),
+                 "measured times are those of one core, but a worker of this job has %.3g: all times follow from rates",
+                 cores);
+}
+
+err_t planner_rates_of(const struct machine *machine, const struct job_spec *job, struct planner_rates *ret,
+                       struct why *why)
+{
+    const double cores = cores_of_worker(machine, job);
+    ret->rates = rates_of(machine, job);
+    snprintf(ret->source, sizeof(ret->source), "%s", machine->source);
+    ret->less = machine->error.program_less;
+    ret->more = machine->error.program_more;
+    snprintf(ret->error_source, sizeof(ret->error_source), "%s", machine->error.source);
+    share_cores(cores, machine, ret);
+    return machine->times[0] && cores == 1 ? read_times(machine->times, &ret->table, why) : OK;
 }
 
 err_t planner_rates(const char *name, const struct job_spec *job, struct planner_rates *ret, struct why *why)
@@ -53,7 +87,7 @@ err_t planner_rates(const char *name, const struct job_spec *job, struct planner
     if (!name && (job->run.device != DEVICE_CPU || !planner_is_calibrated()))
         return OK;
     err = planner_machine(name, job, &m, why);
-    err = err ? err : rates_of_machine(&m, job, ret, why);
+    err = err ? err : planner_rates_of(&m, job, ret, why);
     machine_fini(&m);
     return err;
 }
@@ -113,23 +147,37 @@ static err_t forecast_figure(const struct planner_rates *r, enum table_figure fi
     return OK;
 }
 
-err_t planner_forecast(const struct planner_rates *r, const struct program *programs, int n, struct spec_facts *ret,
-                       struct why *why)
+/* The interval that the machine file states, else that of the operations' quartiles. */
+static err_t interval_find(const struct planner_rates *r, const struct program *programs, int n, struct spec_facts *ret,
+                           struct why *why)
+{
+    if (r->less > 0 || r->more > 0) {
+        ret->low_s = ret->forecast.seconds * (1 - r->less);
+        ret->high_s = ret->forecast.seconds * (1 + r->more);
+        snprintf(ret->interval_source, sizeof(ret->interval_source), "nine of ten steps%s%s",
+                 r->error_source[0] ? ", " : "", r->error_source);
+        return OK;
+    }
+    if (!r->table.n)
+        return OK;
+    snprintf(ret->interval_source, sizeof(ret->interval_source),
+             "if all operations take their lower or upper quartile");
+    err_t err = forecast_figure(r, TABLE_LOW, programs, n, &ret->low_s, why);
+    return err ? err : forecast_figure(r, TABLE_HIGH, programs, n, &ret->high_s, why);
+}
+
+/* The forecast with the table, and which part of it the table has. */
+static err_t forecast_measured(const struct planner_rates *r, const struct program *programs, int n,
+                               struct spec_facts *ret, struct why *why)
 {
     struct plan_rates rates = r->rates;
-    struct shares *s = r->table.n ? calloc(1, sizeof(*s)) : NULL;
-    ret->rates = r->rates;
-    snprintf(ret->rates_source, sizeof(ret->rates_source), "%s", r->source);
-    if (!r->table.n)
-        return plan_forecast(programs, n, &rates, &ret->forecast, why);
+    struct shares *s = calloc(1, sizeof(*s));
+    const struct forecast_watch watch = {add_share, s};
     if (!s)
         return why_set(why, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
     rates.table = s->table = &r->table;
     s->programs = programs;
-    const struct forecast_watch watch = {add_share, s};
     err_t err = plan_forecast_watched(programs, n, &rates, &watch, &ret->forecast, why);
-    err = err ? err : forecast_figure(r, TABLE_LOW, programs, n, &ret->low_s, why);
-    err = err ? err : forecast_figure(r, TABLE_HIGH, programs, n, &ret->high_s, why);
     double all = s->measured;
     for (int k = 0; k < OP_KIND_COUNT; k++)
         all += s->formulas[k];
@@ -137,4 +185,15 @@ err_t planner_forecast(const struct planner_rates *r, const struct program *prog
     name_formulas(s, all, ret);
     free(s);
     return err;
+}
+
+err_t planner_forecast(const struct planner_rates *r, const struct program *programs, int n, struct spec_facts *ret,
+                       struct why *why)
+{
+    ret->rates = r->rates;
+    snprintf(ret->rates_source, sizeof(ret->rates_source), "%s", r->source);
+    snprintf(ret->formulas, sizeof(ret->formulas), "%s", r->unused);
+    err_t err = r->table.n ? forecast_measured(r, programs, n, ret, why)
+                           : plan_forecast(programs, n, &r->rates, &ret->forecast, why);
+    return err ? err : interval_find(r, programs, n, ret, why);
 }

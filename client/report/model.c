@@ -47,7 +47,7 @@ static err_t plan_take(struct report *r)
         return OK;
     }
     r->spec.parallel.workers = report_workers(r) ? report_workers(r) : workers;
-    err_t err = spec_plan_model(&r->spec, &r->plan.facts, &why);
+    err_t err = spec_plan_model(&r->spec, NULL, &r->plan.facts, &why);
     r->spec.parallel.workers = workers;
     r->plan.made = err == OK;
     snprintf(r->plan.missing, sizeof(r->plan.missing), "%s%s", err ? "The plan cannot be made here: " : "", why.text);

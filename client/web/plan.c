@@ -53,7 +53,7 @@ static err_t make_table(const struct job_spec *job, const char *about, const str
     static const char *const unknown[] = {"train_tokens", "train_samples", "valid_tokens", "valid_samples",
                                           "test_tokens",  "test_samples",  "sources",      "node_bytes"};
     struct spec_facts facts = {0};
-    err_t err = spec_plan_model(job, &facts, why);
+    err_t err = spec_plan_model(job, NULL, &facts, why);
     if (err)
         return err;
     facts.vocab = job->model.vocab;
@@ -72,7 +72,7 @@ static err_t make_timeline(const struct job_spec *job, const char *about, const 
 {
     struct spec_facts facts = {0};
     char title[256];
-    err_t err = spec_plan_model(job, &facts, why);
+    err_t err = spec_plan_model(job, NULL, &facts, why);
     if (!err && !facts.forecast.n)
         err = why_set(why, ERR_LIMIT,
                       "the plan is too large for a forecast of every rank: lower train.global_batch or model.layers");

@@ -63,7 +63,9 @@ static const struct schema_row rows[] = {
     NUMBER(network.oversubscription, 1, 1000, "1", "Ratio of bandwidth inside a pod to that between pods."),
     COUNT(network.adapters, 0, 4096, "0", "Number of a node's network adapters. 0: one for each device."),
     NUMBER(cost.failures, 0, 1e6, "4", "Failures of a node in 1000 days."),
-    NUMBER(cost.restart_s, 0, 1e6, "180", "Seconds from a failure to the next step."),
+    NUMBER(cost.restart_s, 0, 1e6, "180",
+           "Seconds from a failure to the next step. 0: as dtd restarts a job, with the checkpoint read from storage "
+           "(`recovery.detect_s`, `recovery.epoch_s`, `storage.read_gb`)."),
     NUMBER(cost.taken, 0, 1, "0.8",
            "Share of failures after which the node has to be repaired; 78 % of the interruptions of Llama 3's training "
            "were confirmed or suspected hardware."),
@@ -83,8 +85,18 @@ static const struct schema_row rows[] = {
            "Part by which nine of ten measured steps were at most shorter than forecasts for this machine. The default "
            "is that of public measurements on GPUs with rates of data sheets (docs/internals/planner.md)."),
     NUMBER(error.more, 0, 100, "0.28", "Part by which they were at most longer."),
+    NUMBER(error.program_less, 0, 0.99, "0",
+           "The same as `error.less` for forecasts of compiled programs (`dtctl plan FILE`), operation by operation."),
+    NUMBER(error.program_more, 0, 100, "0",
+           "The same as `error.more` for these. Both 0: unknown; with a file of times the interval then comes from the "
+           "quartiles of the operations."),
+    {ROW(error.source, SCHEMA_TEXT, "\"\"", "How these parts were found, which forecasts repeat.")},
     NUMBER(storage.bandwidth_gb, 0.001, 1e6, "50",
            "Bandwidth of the file system for checkpoints, of all nodes together, in 1e9 bytes per second."),
+    NUMBER(
+        storage.read_gb, 0.001, 1e6, "50",
+        "Bandwidth with which all nodes together read a checkpoint that no memory holds any more, after a failure. A "
+        "file without this key reads as fast as it writes (`storage.bandwidth_gb`)."),
     NUMBER(storage.copy_gb, 0.001, 1e6, "20",
            "Bandwidth with which a device copies its state into its node's memory while the step waits."),
     NUMBER(recovery.detect_s, 0, 1e6, "2", "Seconds until dtd detects the loss of a node (docs/operate/cluster.md)."),
@@ -123,6 +135,21 @@ const struct schema machine_schema = {
  * TB/s in GB/s. */
 #define MOST_OPS_PER_BYTE 1e4
 
+/* A node reads from its storage into its memory. Memory is measured with all cores at work, which one reader alone may
+ * exceed; a number beyond that is in MB. */
+#define MOST_OF_MEMORY 4.0
+
+static err_t check_read(const struct schema_reader *r, const struct machine *m, struct why *why)
+{
+    const double memory = m->device.bandwidth_gb * (double)m->device.per_node;
+    if (m->nodes != 1 || !schema_given(r, "storage.read_gb") || m->storage.read_gb <= MOST_OF_MEMORY * memory)
+        return OK;
+    return schema_complain(r, "storage.read_gb", ERR_INVALID, why,
+                           "%g x 1e9 bytes a second are more than the memory of the node takes (%g): write the rate in "
+                           "1e9 bytes per second, such as 2",
+                           m->storage.read_gb, memory);
+}
+
 static err_t check_machine(const struct schema_reader *r, const struct machine *m, struct why *why)
 {
     const double ops = m->device.bf16_tflops * 1e3 / m->device.bandwidth_gb;
@@ -136,7 +163,16 @@ static err_t check_machine(const struct schema_reader *r, const struct machine *
                                "%g x 1e12 operations a second are %.0f for each byte that device.bandwidth_gb (%g) "
                                "brings: write both in the units of the keys, such as 989 and 3350",
                                m->device.bf16_tflops, ops, m->device.bandwidth_gb);
-    return OK;
+    return check_read(r, m, why);
+}
+
+/* Values that follow from others where the file has none. */
+static void derive(const struct schema_reader *r, struct machine *m)
+{
+    if (m->device.f64_tflops == 0)
+        m->device.f64_tflops = m->device.f32_tflops / 2;
+    if (!schema_given(r, "storage.read_gb"))
+        m->storage.read_gb = m->storage.bandwidth_gb;
 }
 
 err_t machine_parse(const char *name, const char *text, size_t len, const char *const *sets, int n_sets,
@@ -154,8 +190,7 @@ err_t machine_parse(const char *name, const char *text, size_t len, const char *
         machine_fini(&m);
         return err;
     }
-    if (m.device.f64_tflops == 0)
-        m.device.f64_tflops = m.device.f32_tflops / 2;
+    derive(&r, &m);
     *ret = m;
     return OK;
 }

@@ -43,7 +43,7 @@ struct machine {
     } network;
     struct {
         double failures;    /* of a node, in 1000 days */
-        double restart_s;   /* from a failure to the first repeated step */
+        double restart_s;   /* from a failure to the first repeated step; 0: see recovery */
         double start_s;     /* from the start of a job to its first step */
         double taken;       /* the share of failures after which a node is repaired */
         double repair_days; /* of a node */
@@ -58,10 +58,13 @@ struct machine {
         double stragglers, slowdown; /* the share of slow devices, and how much longer they take */
     } noise;
     struct {               /* of forecasts for this machine, as parts of them; nine of ten steps are between */
-        double less, more; /* how much less and more a step took */
+        double less, more; /* how much less and more a step took than its closed form (common/plan/search) */
+        double program_less, program_more; /* than the forecast of its programs (common/plan/estimate) */
+        char *source;                      /* how they were found; "": not known */
     } error;
     struct {
-        double bandwidth_gb; /* of the file system, all nodes together */
+        double bandwidth_gb; /* of the file system, all nodes together: writes */
+        double read_gb;      /* the same for reads */
         double copy_gb;      /* of a device into its node's memory */
     } storage;
     struct { /* of a job that dtd restarts */

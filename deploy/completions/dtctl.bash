@@ -52,7 +52,7 @@ _dtctl() {
   rerun) options="--set --optimizer --map --detach" ;;
   resume) options="--workers --steps --more --step --set --optimizer --map --take-over --detach" ;;
   cancel) options="--save --grace --now" ;;
-  plan) options="--set --optimizer --map --timeline --measured --schedule-csv --search --strategies --forecast --machine --nodes --goal --budget --price --tokens --pareto --picture --top --write --days --operations --own --steps --seed --spares --memory --calibrate --brief" ;;
+  plan) options="--set --optimizer --map --timeline --measured --schedule-csv --search --strategies --forecast --machine --nodes --goal --budget --price --tokens --pareto --picture --top --write --days --operations --own --steps --seed --spares --memory --calibrate --brief --folder" ;;
   explain) options="--html --svg --measured --set --optimizer --map" ;;
   generate) options="--prompt --file --chat --template --system --tokens --temperature --top-k --top-p --min-p --repetition-penalty --stop --ignore-eos --prompts --batch --seed --dtype --tp --pp" ;;
   ckpt) sub="ls inspect verify export import upcycle" options="--no-hash --format --dtype --shard-bytes --experts --experts-per-token --set" ;;

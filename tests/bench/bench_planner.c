@@ -2,20 +2,19 @@
  * steps, on a machine that need not be idle. Prints a JSON line. tests/bench/planner calls it for many layouts.
  *
  * The ranks run the job's programs by the engine, over a comm of shared memory, and record the processor time of every
- * operation, which other programs on the same cores disturb little. `replayed_s` plays the step with these times: each
- * operation of each rank takes the median over the steps, a collective the lower quartile of the time of the rank that
- * arrived last; ranks wait for each other as in the forecast. So it is the step's time on an idle machine. `forecast_s`
- * plays it with the times of the table. `least_s` is the shortest step by the clock; `load` has the number of programs
- * that could run. `ops` has the time of each kind of operation of rank 0, measured and from the table.
+ * operation, which other programs on the same cores disturb little. `replayed_s` plays the step with these times
+ * (worker/replay.h), as it would run on an idle machine. `forecast_s` plays it with the times of the table. `least_s`
+ * is the shortest step by the clock; `load` has the number of programs that could run. `ops` has the time of each kind
+ * of operation of rank 0, measured and from the table.
  *
  * Memory: `planned_bytes` is the plan's size of a rank's spaces (rank 0), `used_bytes` what the engine allocates. */
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/rng.h"
-#include "common/plan/compile/compile.h"
 #include "common/plan/estimate/memory.h"
 #include "common/plan/estimate/table.h"
 #include "common/plan/models/build.h"
+#include "worker/replay.h"
 #include "worker/step/engine.h"
 
 #include <stdio.h>
@@ -25,25 +24,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_WORLD 8
 #define MAX_CALLS 65536 /* of a rank in a step */
 #define MAX_STEPS 64
 
 /* Shared by the ranks: by rank and call, the seconds in each step. */
 struct shared {
-    double least[MAX_WORLD], bytes[MAX_WORLD];
-    float seconds[MAX_WORLD][MAX_CALLS][MAX_STEPS];
+    double least[REPLAY_RANKS], bytes[REPLAY_RANKS];
+    float seconds[REPLAY_RANKS][MAX_CALLS][MAX_STEPS];
 };
 
 struct bench {
     struct job_spec job;
     struct graph graph;
     struct plan_table table;
-    struct program programs[MAX_WORLD];
-    struct recorded calls[MAX_WORLD]; /* what the programs call */
-    int *first_call[MAX_WORLD];
-    double *replay[MAX_WORLD]; /* by call */
-    int world, steps;
+    struct replay replay;
+    int steps;
     struct shared *shared;
     struct why why;
 };
@@ -65,12 +60,9 @@ static err_t bench_init(struct bench *b, char **argv)
     err = err ? err : job_parse(argv[2], (const char *)job.data, job.len, NULL, 0, &b->job, &b->why);
     err = err ? err : graph_build(&b->job.model, b->job.train.seq, &b->graph, &b->why);
     b->steps = atoi(argv[3]);
-    b->world = (int)b->job.parallel.workers;
-    if (!err && (b->world > MAX_WORLD || b->steps < 1 || b->steps > MAX_STEPS))
-        err = why_set(&b->why, ERR_INVALID, "at most %d workers and 1 to %d steps", MAX_WORLD, MAX_STEPS);
-    err = err ? err : plan_compile_all(&b->job, &b->graph, MODE_TRAIN, b->world, b->programs, &b->why);
-    for (int r = 0; !err && r < b->world; r++)
-        err = recorded_program(&b->programs[r], &b->calls[r], &b->first_call[r]);
+    if (!err && (b->steps < 1 || b->steps > MAX_STEPS))
+        err = why_set(&b->why, ERR_INVALID, "1 to %d steps", MAX_STEPS);
+    err = err ? err : replay_init(&b->replay, &b->job, &b->graph, &b->why);
     buf_fini(&table);
     buf_fini(&job);
     return err;
@@ -95,12 +87,12 @@ static err_t start_engine(struct bench *b, struct engine *e, int fd, int rank)
     struct comm *comm = NULL;
     err_t err = dev_open("cpu", 0, &dev, &b->why);
     const struct engine_config config = {
-        .dev = dev, .job = &b->job, .graph = &b->graph, .rank = rank, .world = b->world, .threads = 1};
+        .dev = dev, .job = &b->job, .graph = &b->graph, .rank = rank, .world = b->replay.world, .threads = 1};
     err = err ? err : engine_init(e, &config, &b->why);
     const struct comm_config cc = {.backend = "shm",
                                    .fd = fd,
                                    .rank = rank,
-                                   .world = b->world,
+                                   .world = b->replay.world,
                                    .numa_node = -1,
                                    .epoch = 1,
                                    .shared_bytes = err ? 0 : engine_shared_bytes(e),
@@ -114,7 +106,7 @@ static err_t run_steps(struct bench *b, struct engine *e, int rank)
 {
     const struct engine_feed feed = {.sample = any_sample, .arg = &b->job};
     struct engine_result result = {0};
-    struct engine_record record = {.cap = engine_record_room(e) * b->steps, .first_call = b->first_call[rank]};
+    struct engine_record record = {.cap = engine_record_room(e) * b->steps, .first_call = b->replay.first_call[rank]};
     struct engine_profile profile = {.record = &record, .processor_time = true};
     double least = 1e9;
     err_t err = engine_step(e, &feed, &result, &b->why); /* touches all memory for the first time */
@@ -150,7 +142,7 @@ static int run_rank(struct bench *b, int fd, int rank)
 static int run_ranks(struct bench *b)
 {
     int failed = 0, fd = memfd_create("bench", MFD_CLOEXEC);
-    for (int r = 0; r < b->world; r++)
+    for (int r = 0; r < b->replay.world; r++)
         if (fork() == 0)
             _exit(run_rank(b, fd, r));
     for (int status; wait(&status) > 0;)
@@ -159,98 +151,7 @@ static int run_ranks(struct bench *b)
     return failed;
 }
 
-/* ---- the replay ---- */
-
-static const struct op *op_of_call(const struct bench *b, int rank, int call)
-{
-    const int action = b->calls[rank].calls[call].action;
-    const struct program *p = &b->programs[rank];
-    return &p->ops[p->actions[action].first_op + call - b->first_call[rank][action]];
-}
-
-static int by_value(const void *a, const void *b)
-{
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-static bool is_collective(const struct op *op)
-{
-    return op->group >= 0 && op->kind != OP_SEND && op->kind != OP_RECV;
-}
-
-/* Whether the call is a collective of these ranks. */
-static bool is_of_group(const struct bench *b, int rank, int call, const struct group *g)
-{
-    const struct op *op = op_of_call(b, rank, call);
-    const struct group *own = is_collective(op) ? &b->programs[rank].groups[op->group] : NULL;
-    return own && own->n == g->n && own->axes == g->axes &&
-           memcmp(own->ranks, g->ranks, (size_t)g->n * sizeof(*g->ranks)) == 0;
-}
-
-/* The other rank's call of the same collective: the k-th of its group. -1: there is none. */
-static int same_call(const struct bench *b, int rank, int call, int other)
-{
-    const struct group *g = &b->programs[rank].groups[op_of_call(b, rank, call)->group];
-    int k = 0;
-    for (int i = 0; i < call; i++)
-        k += is_of_group(b, rank, i, g);
-    for (int i = 0; i < b->calls[other].n_calls; i++)
-        if (is_of_group(b, other, i, g) && k-- == 0)
-            return i;
-    return -1;
-}
-
-static double median_of(struct bench *b, int rank, int call)
-{
-    float *x = b->shared->seconds[rank][call];
-    qsort(x, (size_t)b->steps, sizeof(*x), by_value);
-    return x[b->steps / 2];
-}
-
-static double collective_of(struct bench *b, int rank, int call)
-{
-    const struct group *g = &b->programs[rank].groups[op_of_call(b, rank, call)->group];
-    float least[MAX_STEPS];
-    for (int s = 0; s < b->steps; s++)
-        least[s] = b->shared->seconds[rank][call][s];
-    for (int i = 0; i < g->n; i++) {
-        const int at = g->ranks[i] == rank ? -1 : same_call(b, rank, call, g->ranks[i]);
-        for (int s = 0; at >= 0 && s < b->steps; s++) {
-            const float other = b->shared->seconds[g->ranks[i]][at][s];
-            least[s] = other < least[s] ? other : least[s];
-        }
-    }
-    qsort(least, (size_t)b->steps, sizeof(*least), by_value);
-    return least[b->steps / 4];
-}
-
-/* Collectives first, while the steps of all ranks are in order. */
-static err_t make_replay(struct bench *b)
-{
-    for (int r = 0; r < b->world; r++) {
-        b->replay[r] = calloc((size_t)b->calls[r].n_calls + 1, sizeof(double));
-        if (!b->replay[r])
-            return ERR_NOMEM;
-        for (int c = 0; c < b->calls[r].n_calls; c++)
-            if (is_collective(op_of_call(b, r, c)))
-                b->replay[r][c] = collective_of(b, r, c);
-    }
-    for (int r = 0; r < b->world; r++)
-        for (int c = 0; c < b->calls[r].n_calls; c++)
-            if (!is_collective(op_of_call(b, r, c)))
-                b->replay[r][c] = median_of(b, r, c);
-    return OK;
-}
-
-static double replayed(void *arg, int rank, int action, const struct op *op)
-{
-    const struct bench *b = arg;
-    const struct program *p = &b->programs[rank];
-    if (op->kind == OP_SEND || op->kind == OP_RECV || op->kind == OP_PUSH || op->kind == OP_WAIT)
-        return -1;
-    return b->replay[rank][b->first_call[rank][action] + (int)(op - &p->ops[p->actions[action].first_op])];
-}
+/* ---- the step ---- */
 
 /* Messages take the same assumed link in both. */
 static const struct plan_rates rates = {
@@ -259,7 +160,7 @@ static const struct plan_rates rates = {
 static double forecast_with(struct bench *b, const struct plan_rates *with)
 {
     struct forecast f;
-    if (plan_forecast(b->programs, b->world, with, &f, &b->why)) {
+    if (plan_forecast(b->replay.programs, b->replay.world, with, &f, &b->why)) {
         fprintf(stderr, "%s\n", b->why.text);
         exit(1);
     }
@@ -272,12 +173,13 @@ static void print_kinds(const struct bench *b)
 {
     static double measured[OP_KIND_COUNT], table[OP_KIND_COUNT];
     const char *comma = "";
-    for (int c = 0; c < b->calls[0].n_calls; c++) {
-        const struct op *op = op_of_call(b, 0, c);
-        const int micro = b->programs[0].actions[b->calls[0].calls[c].action].micro;
-        const int64_t samples = micro >= 0 ? b->programs[0].micros[micro].samples : b->programs[0].max_samples;
-        const double seconds = plan_table_seconds(&b->table, &b->programs[0], op, samples, TABLE_MEDIAN);
-        measured[op->kind] += b->replay[0][c];
+    const struct program *p = &b->replay.programs[0];
+    for (int c = 0; c < b->replay.calls[0].n_calls; c++) {
+        const struct op *op = replay_op(&b->replay, 0, c);
+        const int micro = p->actions[b->replay.calls[0].calls[c].action].micro;
+        const int64_t samples = micro >= 0 ? p->micros[micro].samples : p->max_samples;
+        const double seconds = plan_table_seconds(&b->table, p, op, samples, TABLE_MEDIAN);
+        measured[op->kind] += b->replay.seconds[0][c];
         table[op->kind] += seconds < 0 ? 0 : seconds;
     }
     printf("\"ops\": {");
@@ -292,11 +194,11 @@ static void print_kinds(const struct bench *b)
 static void print_result(struct bench *b)
 {
     struct plan_rates with = rates;
-    struct plan_memory memory[MAX_WORLD];
-    double load[1] = {0}, least = 0;
+    struct plan_memory memory[REPLAY_RANKS];
+    double load[1] = {0}, least = 0, step = 0;
     int64_t spaces = 0;
     getloadavg(load, 1);
-    for (int r = 0; r < b->world; r++)
+    for (int r = 0; r < b->replay.world; r++)
         least = b->shared->least[r] > least ? b->shared->least[r] : least;
     if (plan_memory_of_ranks(&b->job, &b->graph, memory, &b->why))
         exit(1);
@@ -308,12 +210,11 @@ static void print_result(struct bench *b)
     const double low = forecast_with(b, &with);
     with.figure = TABLE_HIGH;
     const double high = forecast_with(b, &with);
-    with = rates;
-    with.seconds = replayed;
-    with.arg = b;
+    if (replay_step(&b->replay, &rates, &step, &b->why))
+        exit(1);
     printf("{\"bench\": \"planner\", \"replayed_s\": %.6f, \"forecast_s\": %.6f, \"low_s\": %.6f, \"high_s\": %.6f, "
            "\"least_s\": %.6f, \"load\": %.2f, \"planned_bytes\": %lld, \"used_bytes\": %.0f, ",
-           forecast_with(b, &with), forecast, low, high, least, load[0], (long long)spaces, b->shared->bytes[0]);
+           step, forecast, low, high, least, load[0], (long long)spaces, b->shared->bytes[0]);
     print_kinds(b);
     puts("}");
 }
@@ -329,7 +230,10 @@ int main(int argc, char **argv)
     err_t err = bench_init(&b, argv);
     if (!err && run_ranks(&b))
         return 1;
-    err = err ? err : make_replay(&b);
+    struct replay_times times = {.calls = MAX_CALLS, .stride = MAX_STEPS, .steps = b.steps};
+    for (int r = 0; r < REPLAY_RANKS; r++)
+        times.at[r] = &b.shared->seconds[r][0][0];
+    err = err ? err : replay_reduce(&b.replay, &times, &b.why);
     if (err)
         fprintf(stderr, "%s\n", b.why.text[0] ? b.why.text : err_text(err));
     else

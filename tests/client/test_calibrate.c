@@ -17,7 +17,7 @@
 static const char job[] =
     "name: j\nmodel: {arch: llama, dim: 64, layers: 2, heads: 2, kv_heads: 1, ffn: 128, vocab: 256}\n"
     "data: {train: [/usr/share/common-licenses/GPL-3], tokenizer: bytes}\n"
-    "train: {steps: 3, seq: 32, global_batch: 8, micro_batch: 1}\n";
+    "train: {steps: 3, seq: 32, global_batch: 8, micro_batch: 1}\nrun: {threads: 1}\n";
 
 static const char *path_of(const char *name)
 {
@@ -61,7 +61,15 @@ static void expect_sane(const struct machine *m)
     expect_between("link.bandwidth_gb", 0.001, m->link.bandwidth_gb, 1000);
     expect_between("link.latency_us", 0.01, m->link.latency_us, 1e5);
     expect_between("storage.bandwidth_gb", 0.001, m->storage.bandwidth_gb, 1000);
+    expect_between("storage.read_gb", 0.001, m->storage.read_gb, 1000);
     expect_between("storage.copy_gb", 0.01, m->storage.copy_gb, 1000);
+    assert_true(m->cost.restart_s == 0); /* as dtd restarts, with the checkpoint read from this storage */
+    expect_between("error.less", 0, m->error.less, 0.99);
+    expect_between("error.more", 0, m->error.more, 100);
+    expect_between("error.program_less", 0, m->error.program_less, 0.99);
+    expect_between("error.program_more", 0, m->error.program_more, 100);
+    assert_true(m->error.program_less > 0 || m->error.program_more > 0);
+    expect_text(m->error.source, " layouts of other models than those that were measured, timed by the ");
 }
 
 static bool near(double a, double b)
@@ -154,19 +162,103 @@ TEST(a_plan_is_forecast_with_the_times_of_this_node)
     run_write("config/dtd/here.times", "dtd times 1\ncross_entropy float32 - 1  65664 0 0  0.001 0.0005 0.002\n");
     run_expect(&r, 0, "dtctl plan job.yaml");
     expect_text(r.out, "Forecast   0.008");
-    expect_text(r.out, " s (0.004");
+    expect_text(r.out, "Interval   0.004");
+    expect_text(r.out, " s: if all operations take their lower or upper quartile\n");
     expect_text(r.out, "Rates      measured 2026-11-27 on a test");
     expect_text(r.out, "100 % of the operations' time is from measured times\n");
     run_expect(&r, 0, "dtctl plan job.yaml -o json");
     expect_text(r.out, "\"high_s\": 0.016");
-    run_expect(&r, 0, "dtctl plan job.yaml --machine here");
-    expect_text(r.out, "100 % of the operations' time is from measured times\n");
-    run_expect(&r, 0, "dtctl plan job.yaml --machine config/dtd/machine.yaml");
-    expect_text(r.out, "100 % of the operations' time is from measured times\n");
-    run_expect(&r, 0, "dtctl plan job.yaml --machine h100"); /* without such times: whether it fits there */
+    static const char *const machines[] = {"here", "config/dtd/machine.yaml"};
+    for (int i = 0; i < 2; i++) { /* the same step in the report of the own layout */
+        char line[128];
+        snprintf(line, sizeof(line), "dtctl plan job.yaml --machine %s", machines[i]);
+        run_expect(&r, 0, line);
+        expect_text(r.out, "  8.002 ms   4 to 16 ");
+        expect_text(r.out, "100 % measured");
+        expect_text(r.out, "Interval   if all operations take their lower or upper quartile");
+    }
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100"); /* without such times */
     expect_text(r.out, "fits on h100");
-    expect_text(r.out, "Rates      ");
+    expect_text(r.out, "Times      from rates, in closed form\n");
     assert_null(strstr(r.out, "measured times"));
+}
+
+/* The interval of the file counts instead of the quartiles, in both reports. */
+TEST(a_forecast_has_the_interval_of_the_machine)
+{
+    struct run_result r;
+    static const char machine[] =
+        "name: here\nsource: a test\ntimes: here.times\nnodes: 1\ndevice: {per_node: 2, memory_gib: 4, bandwidth_gb: "
+        "100000, bf16_tflops: 100000, f32_tflops: 100000, one_thread: true}\nlink: {bandwidth_gb: 100000, latency_us: "
+        "0}\nnetwork: {bandwidth_gb: 0}\nerror: {less: 0.5, more: 3, program_less: 0.25, program_more: 0.5, source: "
+        "as a test says}\n";
+    run_expect(&r, 0, "mkdir -p config/dtd");
+    run_write("job.yaml", job);
+    run_write("config/dtd/machine.yaml", machine);
+    run_write("config/dtd/here.times", "dtd times 1\ncross_entropy float32 - 1  65664 0 0  0.001 0.0005 0.002\n");
+    run_expect(&r, 0, "dtctl plan job.yaml");
+    expect_text(r.out, "Interval   0.006");
+    expect_text(r.out, " to 0.012");
+    expect_text(r.out, " s: nine of ten steps, as a test says\n");
+    run_expect(&r, 0, "dtctl plan job.yaml --machine here");
+    expect_text(r.out, "  8.002 ms   6 to 12 ");
+    run_expect(&r, 0, "dtctl plan job.yaml --search");
+    expect_text(r.out, "nine of ten steps took 0.50 to 4.00 of theirs");
+    /* A worker that has two cores is not what was measured. */
+    run_expect(&r, 0, "dtctl plan job.yaml --set run.threads=0");
+    expect_text(r.out,
+                "measured times are those of one core, but a worker of this job has 2: all times follow from rates");
+    run_expect(&r, 0, "dtctl plan job.yaml --set run.threads=0 --machine here");
+    expect_text(r.out, "Times      from rates, operation by operation: measured times are those of one core, but");
+}
+
+/* Programs that keep all cores busy: the report, the file and every later plan say so. */
+TEST(a_busy_machine_is_noticed)
+{
+    struct run_result r;
+    struct machine m = {0};
+    char line[400];
+    run_write("job.yaml", job);
+    snprintf(
+        line, sizeof(line),
+        "for i in $(seq %ld); do (while :; do :; done) & pids=\"$pids $!\"; done; dtctl plan --calibrate busy.yaml "
+        "--brief; code=$?; kill $pids; wait $pids 2>/dev/null; exit $code",
+        sysconf(_SC_NPROCESSORS_ONLN));
+    run_expect(&r, 0, line);
+    expect_text(r.out, "  Busy       other programs had ");
+    expect_text(r.out, "repeat the command when it is idle");
+    machine_of("busy.yaml", &m);
+    expect_text(m.source, ", while other programs had ");
+    expect_text(m.error.source, "timed by the processor time of their operations, since other programs ran");
+    machine_fini(&m);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine ./busy.yaml");
+    expect_text(r.out, " % of their time\n");
+}
+
+/* Storage is that of the folder, in which nothing remains, also if the measurement is ended in its midst. */
+TEST(no_file_remains_where_storage_was_measured)
+{
+    struct run_result r;
+    struct machine m = {0};
+    run_expect(&r, 0, "mkdir ckpt && cd ckpt && dtctl plan --calibrate ../m.yaml --brief --folder . && ls -A");
+    expect_text(r.out, " GB/s read");
+    expect_text(r.out, "/ckpt\n");
+    assert_null(strstr(r.out, ".dtd-measure"));
+    machine_of("m.yaml", &m);
+    expect_between("read_gb", 0.001, m.storage.read_gb, 1000);
+    machine_fini(&m);
+    run_expect(&r, 3, "dtctl plan --calibrate m.yaml --brief --folder nowhere");
+    expect_text(r.err,
+                "cannot measure storage in folder nowhere: No such file or directory; --folder names the folder");
+    /* The file is there from the announcement of the part on; it has no name, so that no time is wrong for the end. */
+    run_shell(
+        &r, "mkfifo lines; \"$DTD_BIN\"/dt-worker --measure --brief --folder ckpt > lines & pid=$!; while read -r "
+            "line; do case "
+            "$line in *storage*) sleep 0.1; kill -9 $pid; break ;; esac; done < lines; wait $pid; ls -A ckpt | wc -l");
+    assert_int_equal(0, r.code);
+    expect_text(r.out, "0\n");
+    run_expect(&r, 2, "dtctl plan job.yaml --folder ckpt");
+    expect_text(r.err, "--folder needs --calibrate");
 }
 
 TEST(a_node_with_gpus_is_refused)

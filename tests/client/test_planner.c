@@ -17,6 +17,13 @@ static const char job[] =
     "train: {steps: 3, seq: 1024, global_batch: 64, micro_batch: 1, dtype: bfloat16}\n"
     "run: {device: cuda}\n";
 
+static const char automatic[] =
+    "name: j\n"
+    "model: {arch: llama, dim: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, vocab: 256}\n"
+    "data: {train: [/usr/share/common-licenses/GPL-3], tokenizer: bytes}\n"
+    "train: {steps: 3, seq: 32, global_batch: 8}\n"
+    "parallel: auto\n";
+
 static json_t *output_json(const struct run_result *r)
 {
     json_error_t error;
@@ -589,6 +596,91 @@ TEST(a_layout_that_fits_is_compared_with_the_best)
     expect_text(r.err, "8 workers are 2 nodes, but laptop has 1: write at most 4");
 }
 
+/* --machine alone and --forecast are one report, with the interval of the machine file. */
+TEST(the_own_layout_has_one_report)
+{
+    static struct run_result r, same;
+    run_write("job.yaml", job);
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --set parallel.workers=8");
+    run_expect(&same, 0, "dtctl plan job.yaml --forecast --machine h100 --set parallel.workers=8");
+    assert_string_equal(r.out, same.out);
+    expect_text(r.out, "INTERVAL");
+    expect_text(r.out,
+                "Interval   nine of ten steps, as published steps of other machines were from their forecasts\n");
+    expect_text(r.out, "Times      from rates, in closed form\n");
+    assert_null(strstr(r.out, "SPEED-UP")); /* there is nothing to compare */
+    run_expect(&r, 0, "dtctl plan job.yaml --machine h100 --set parallel.workers=8 -o json");
+    json_t *report = output_json(&r), *row = json_array_get(json_object_get(report, "rows"), 0);
+    assert_int_equal(1, json_array_size(json_object_get(report, "rows")));
+    const json_t *interval = json_object_get(row, "step_interval_s");
+    expect_near(json_number_value(json_array_get(interval, 0)), 0.83 * number_of(row, "step_s"));
+    expect_near(json_number_value(json_array_get(interval, 1)), 1.25 * number_of(row, "step_s"));
+    assert_true(number_of(row, "measured") == 0);
+    json_decref(report);
+    run_expect(&r, 2, "dtctl plan job.yaml --machine h100 --set parallel.auto=true");
+    expect_text(r.err, "parallel.auto: the job has no layout of its own. --search shows");
+}
+
+/* A worker of two has half of the cores and of the memory: so the same batch takes as long, and one alone needs twice
+ * the memory of a core. */
+TEST(workers_on_processors_share_their_node)
+{
+    static struct run_result r;
+    static const char machine[] =
+        "name: m\nsource: a test\nnodes: 1\ndevice: {per_node: 2, memory_gib: %g, bandwidth_gb: 1000, bf16_tflops: "
+        "0.1, f32_tflops: 0.1, product: 1, launch_us: 0, call_us: 0, one_thread: true}\nlink: {bandwidth_gb: 100000, "
+        "latency_us: 0}\nnetwork: {bandwidth_gb: 0}\nnoise: {spread: 0}\n";
+    double seconds[2];
+    char text[600];
+    run_write("job.yaml", automatic);
+    for (int i = 0; i < 2; i++) {
+        snprintf(text, sizeof(text), machine, 0.01);
+        run_write("m.yaml", text);
+        run_expect(&r, 0,
+                   i ? "dtctl plan job.yaml --set parallel.auto=false --set parallel.workers=2 --machine ./m.yaml "
+                       "-o json"
+                     : "dtctl plan job.yaml --set parallel.auto=false --set parallel.workers=1 --machine ./m.yaml "
+                       "-o json");
+        json_t *report = output_json(&r);
+        seconds[i] = number_of(json_array_get(json_object_get(report, "rows"), 0), "step_s");
+        expect_near(number_of(report, "memory"), 0.9 * 0.01 * (1 << 30) * (i ? 1 : 2));
+        json_decref(report);
+    }
+    assert_true(fabs(seconds[1] / seconds[0] - 1) < 0.05);
+}
+
+/* A checkpoint of 1,000 x 10^6 bytes a second: after a failure it is read, which the restart of a job contains. */
+TEST(a_restart_reads_the_checkpoint_from_storage)
+{
+    static const char start[] =
+        "name: m\nnodes: 4\ndevice: {per_node: 8, memory_gib: 80, bandwidth_gb: 3350, bf16_tflops: 989, f32_tflops: "
+        "494}\nlink: {bandwidth_gb: 362}\nrecovery: {detect_s: 2, epoch_s: 5}\n";
+    static const struct {
+        const char *keys;
+        double read_gb, restart_s; /* restart_s 0: as dtd restarts */
+    } rows[] = {{"storage: {bandwidth_gb: 1}\n", 1, 180},
+                {"storage: {bandwidth_gb: 1, read_gb: 4}\n", 4, 180},
+                {"storage: {bandwidth_gb: 1, read_gb: 0.5}\ncost: {restart_s: 0}\n", 0.5, 0}};
+    static struct run_result r;
+    double lost = 0;
+    char text[600];
+    run_write("job.yaml", job);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        snprintf(text, sizeof(text), "%s%s", start, rows[i].keys);
+        run_write("m.yaml", text);
+        run_expect(&r, 0, "dtctl plan job.yaml --machine ./m.yaml --nodes 4 --days 10 --steps 1 -o json");
+        json_t *report = output_json(&r), *dtd = json_object_get(report, "dtd_from_storage");
+        /* Parameters in float32 and two moments: the bytes that a save writes, at 1 GB/s. */
+        const double bytes = 1e9 * number_of(report, "save_s"), load = bytes / (rows[i].read_gb * 1e9);
+        expect_near(number_of(dtd, "load_s"), load);
+        expect_near(number_of(dtd, "restart_s"), 7 + load);
+        lost = number_of(report, "failures") * (rows[i].restart_s > 0 ? rows[i].restart_s : 7 + load) / (10 * 86400.0);
+        if (!(fabs(number_of(report, "restarting") / lost - 1) < 0.05))
+            fail_msg("%g of the run in restarts instead of %g", number_of(report, "restarting"), lost);
+        json_decref(report);
+    }
+}
+
 /* The fewest layers with which two workers that hold everything need more than this node has: then two that share it
  * need little more than half of that. */
 TEST(submit_names_the_nearest_layouts_that_fit)
@@ -636,12 +728,38 @@ TEST(machine_files_with_absurd_numbers_are_refused)
     }
 }
 
-static const char automatic[] =
-    "name: j\n"
-    "model: {arch: llama, dim: 64, layers: 2, heads: 4, kv_heads: 2, ffn: 128, vocab: 256}\n"
-    "data: {train: [/usr/share/common-licenses/GPL-3], tokenizer: bytes}\n"
-    "train: {steps: 3, seq: 32, global_batch: 8}\n"
-    "parallel: auto\n";
+/* Each of the keys that --calibrate writes, with zero and absurd numbers. */
+TEST(measured_keys_with_absurd_numbers_are_refused)
+{
+    static const char text[] =
+        "name: m\nnodes: 1\ndevice: {per_node: 2, memory_gib: 4, bandwidth_gb: 10, bf16_tflops: 0.1, "
+        "f32_tflops: 0.1, one_thread: true}\nlink: {bandwidth_gb: 5}\n%s\n";
+    static const struct {
+        const char *line, *message;
+    } rows[] = {
+        {"storage: {read_gb: 0}", "m.yaml:5: storage.read_gb: expected a number from 0.001 to 1000000, found \"0\""},
+        {"storage: {read_gb: -3}", "m.yaml:5: storage.read_gb: expected a number from 0.001"},
+        {"storage: {read_gb: .inf}", "m.yaml:5: storage.read_gb"},
+        {"storage: {read_gb: fast}", "m.yaml:5: storage.read_gb"},
+        {"storage: {read_gb: 1500}",
+         "m.yaml:5: storage.read_gb: 1500 x 1e9 bytes a second are more than the memory of the "
+         "node takes (20): write the rate in 1e9 bytes per second"},
+        {"error: {program_less: 1}", "m.yaml:5: error.program_less: expected a number from 0 to 0.99, found \"1\""},
+        {"error: {program_more: 1000}", "m.yaml:5: error.program_more: expected a number from 0 to 100"},
+        {"error: {program_more: .nan}", "m.yaml:5: error.program_more"},
+        {"error: {source: [a]}", "m.yaml:5: error.source: expected a string"},
+        {"cost: {restart_s: -1}", "m.yaml:5: cost.restart_s: expected a number from 0"},
+    };
+    static struct run_result r;
+    char machine[600];
+    run_write("job.yaml", job);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        snprintf(machine, sizeof(machine), text, rows[i].line);
+        run_write("m.yaml", machine);
+        run_expect(&r, 2, "dtctl plan job.yaml --set run.device=cpu --machine ./m.yaml");
+        expect_text(r.err, rows[i].message);
+    }
+}
 
 /* Without a daemon: `dtctl plan` prints the layout for this node, and the search writes a job file with a fixed one. */
 TEST(an_automatic_layout_is_shown_and_can_be_fixed)
@@ -735,7 +853,7 @@ TEST(wrong_machines_and_options_are_refused)
         {"dtctl plan job.yaml --search --price 0", "--price 0: write the price of a device for an hour"},
         {"dtctl plan job.yaml --search --tokens nan", "--tokens nan: write a number of tokens"},
         {"dtctl plan --memory 9b", "there is no such size; write one of 124m"},
-        {"dtctl plan job.yaml --search --machine h100 --timeline x.svg", "show one layout"},
+        {"dtctl plan job.yaml --search --machine h100 --timeline x.svg", "show programs"},
     };
     struct run_result r;
     run_write("job.yaml", job);
@@ -761,14 +879,14 @@ TEST(the_runs_of_the_course_are_forecast)
     run_expect(&r, 0,
                "dtctl plan $DTD_SOURCE/deploy/examples/course-2025.yaml --forecast --machine jureca-course --nodes 1:2 "
                "-o json");
-    json_t *rows = output_json(&r);
+    json_t *report = output_json(&r), *rows = json_object_get(report, "rows");
     assert_int_equal(3, json_array_size(rows));
     for (size_t i = 0; i < 3; i++) {
         const double min = json_number_value(json_object_get(json_array_get(rows, i), "run_s")) / 60;
         if (fabs(min / measured_min[i] - 1) > 0.1)
             fail_msg("forecast %g min, measured %g", min, measured_min[i]);
     }
-    json_decref(rows);
+    json_decref(report);
 }
 
 /* Parts add up; the lost time is what the row has beyond its share of the first row. */
@@ -779,7 +897,7 @@ TEST(lost_time_is_divided)
     run_expect(&r, 0,
                "dtctl plan job.yaml --set parallel.workers=4 --set parallel.pp=2 --set train.steps=1000 --forecast "
                "--machine h100 --nodes 2:4 -o json");
-    json_t *rows = output_json(&r);
+    json_t *report = output_json(&r), *rows = json_object_get(report, "rows");
     assert_int_equal(3, json_array_size(rows)); /* 4, 16 and 32 workers */
     const double first = json_number_value(json_object_get(json_array_get(rows, 0), "run_s"));
     for (size_t i = 0; i < 3; i++) {
@@ -793,8 +911,8 @@ TEST(lost_time_is_divided)
         assert_int_equal((int)(1000 / ratio), json_integer_value(json_object_get(row, "steps")));
         assert_true(fabs(json_number_value(json_object_get(lost, "all")) - (run - first / ratio)) < 1e-6);
     }
-    json_decref(rows);
-    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --forecast --machine h100");
+    json_decref(report);
+    run_expect(&r, 0, "dtctl plan job.yaml --set parallel.workers=4 --forecast --machine h100 --nodes 1");
     expect_text(r.out, "SPEED-UP");
     run_expect(&r, 2, "dtctl plan job.yaml --set parallel.workers=3 --forecast --machine h100 --nodes 1");
     expect_text(r.err, "--nodes 1: h100 has 8 devices on so many nodes, which is no multiple of the job's 3 workers");
