@@ -79,10 +79,10 @@ static const struct schema_row rows[] = {
            "Relative standard deviation of an operation's time within a slot (dtctl plan --operations)."),
     NUMBER(noise.stragglers, 0, 1, "0", "Share of devices that are slow, beyond the spread."),
     NUMBER(noise.slowdown, 0, 100, "0.1", "How much longer such a device takes; 0.1: ten percent."),
-    NUMBER(error.less, 0, 0.99, "0.17",
+    NUMBER(error.less, 0, 0.99, "0.10",
            "Part by which nine of ten measured steps were at most shorter than forecasts for this machine. The default "
            "is that of public measurements on GPUs with rates of data sheets (docs/internals/planner.md)."),
-    NUMBER(error.more, 0, 100, "0.25", "Part by which they were at most longer."),
+    NUMBER(error.more, 0, 100, "0.28", "Part by which they were at most longer."),
     NUMBER(storage.bandwidth_gb, 0.001, 1e6, "50",
            "Bandwidth of the file system for checkpoints, of all nodes together, in 1e9 bytes per second."),
     NUMBER(storage.copy_gb, 0.001, 1e6, "20",

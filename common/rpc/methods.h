@@ -69,7 +69,8 @@
     X(PEER_JOIN,              0x0507, Peer,      Join,           RPC_ROLE_PEER | RPC_ROLE_JOIN, 4, 16384, ONE) \
     X(PEER_LEAVE,             0x0508, Peer,      Leave,          RPC_ROLE_PEER,       1,     1, ONE) \
     X(PEER_STORE_CLAIM,       0x0509, Peer,      StoreClaim,     RPC_ROLE_PEER,       1,     1, ONE) \
-    X(PEER_READ_LOG,          0x050a, Peer,      ReadLog,        RPC_ROLE_PEER,       1,    64, ONE)
+    X(PEER_READ_LOG,          0x050a, Peer,      ReadLog,        RPC_ROLE_PEER,       1,    64, ONE) \
+    X(PEER_VIEW,              0x050b, Peer,      View,           RPC_ROLE_PEER,       1, 16384, ONE)
 
 /* The methods that dtd-control serves, with their handlers. SERVED_BY_LEADER: the node that leads answers, and other
  * nodes forward the call to it. SERVED_LOCALLY: the node that is called answers. The methods of the cluster are in

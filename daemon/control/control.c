@@ -65,6 +65,20 @@ static void jobs_ticked(void *owner)
     }
 }
 
+static void tick_is_due(uv_timer_t *timer)
+{
+    struct control *n = timer->data;
+    if (n->jobs.tick_is_due)
+        jobs_tick(&n->jobs);
+}
+
+/* A timer that is due at once runs in the next turn of the loop. */
+static void tick_jobs_soon(void *owner)
+{
+    struct control *n = owner;
+    uv_timer_start(&n->tick_timer, tick_is_due, 0, 0);
+}
+
 /* ---- the log ---- */
 
 static void log_is_ready(void *owner, err_t err, const char *why)
@@ -326,6 +340,7 @@ static void connect_parts(struct control *n)
     n->jobs = (struct jobs){.out = &rpc_job_outbound,
                             .parses = &n->rpc.parses,
                             .ticked = jobs_ticked,
+                            .tick_soon = tick_jobs_soon,
                             .owner = n,
                             .local = &n->local,
                             .replica = &n->replica,
@@ -383,6 +398,8 @@ err_t control_start(struct control *n, struct why *why)
     if (!rc)
         rc = uv_timer_init(&n->loop, &n->lead_timer);
     if (!rc)
+        rc = uv_timer_init(&n->loop, &n->tick_timer);
+    if (!rc)
         rc = uv_signal_init(&n->loop, &n->sigterm);
     if (!rc)
         rc = uv_signal_start(&n->sigterm, on_sigterm, SIGTERM);
@@ -396,7 +413,7 @@ err_t control_start(struct control *n, struct why *why)
             "cannot start %d threads: %s. Raise the limit of processes and threads of this user (ulimit -u), "
             "or end some of them",
             THREADS_AT_START, err_text(err));
-    n->timer.data = n->lead_timer.data = n;
+    n->timer.data = n->lead_timer.data = n->tick_timer.data = n;
     rc = uv_timer_start(&n->timer, on_timer, CONTROL_TICK_MS, CONTROL_TICK_MS);
     if (rc)
         return why_set(why, err_from_errno(-rc), "timer: %s", uv_strerror(rc));

@@ -34,7 +34,7 @@ struct control {
     bool listed;                   /* the supervisor has sent the list of processes */
     void (*log_closed)(void *arg); /* called when the log has been closed for the cluster */
     void *log_closed_arg;
-    uv_timer_t timer, lead_timer;
+    uv_timer_t timer, lead_timer, tick_timer;
     bool begins; /* to lead: it makes the jobs that it will lead */
     uv_signal_t sigterm;
     int64_t retry_ms; /* when the outbox and the metrics are retried */

@@ -217,7 +217,7 @@ static void on_member_up(void *owner, const char *name, struct rpc_conn *conn)
     if (!a)
         log_error("no memory for a node name=%s", name);
     else
-        a->conn = conn; /* the node becomes available with its Attend call */
+        node_view_connected(&n->jobs, a, conn);
 }
 
 static void on_member_down(void *owner, const char *name)

@@ -31,7 +31,7 @@ TEST(the_search_says_how_far_steps_were_from_forecasts)
     struct run_result r;
     run_write("job.yaml", job);
     run_expect(&r, 0, "dtctl plan job.yaml --search --machine h100 --nodes 2 --top 1");
-    expect_text(r.out, "nine of ten steps took 0.83 to 1.25 of theirs");
+    expect_text(r.out, "nine of ten steps took 0.90 to 1.28 of theirs");
     run_expect(&r, 0, "dtctl plan job.yaml --search --machine laptop --nodes 1 --top 1 --set run.device=cpu");
     expect_text(r.out, "nine of ten steps took 0.47 to 1.25 of theirs");
 }
@@ -47,8 +47,8 @@ static void expect_whole_step(json_t *row)
     json_object_foreach(json_object_get(row, "parts"), name, part) sum +=
         strcmp(name, "recompute") == 0 ? 0 : json_number_value(part);
     assert_true(fabs(sum / step - 1) < 1e-9);
-    assert_true(fabs(json_number_value(json_array_get(interval, 0)) / step - 0.83) < 1e-9);
-    assert_true(fabs(json_number_value(json_array_get(interval, 1)) / step - 1.25) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 0)) / step - 0.90) < 1e-9);
+    assert_true(fabs(json_number_value(json_array_get(interval, 1)) / step - 1.28) < 1e-9);
 }
 
 static double number_of(const json_t *row, const char *name)

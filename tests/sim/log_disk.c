@@ -1,7 +1,8 @@
 /* Implements daemon/control/log/disk.h on the virtual disk of the calling host. The virtual disk changes no bits, so
- * guard.h has nothing to check. */
+ * guard.h has nothing to check. Snapshots are read by the simulation's raft_io. */
 #include "daemon/control/log/disk.h"
 #include "daemon/control/log/guard.h"
+#include "daemon/control/log/snapshot_file.h"
 #include "daemon/control/log/witness.h"
 
 #include "tests/sim/disk.h"
@@ -104,6 +105,16 @@ void log_guard_install(struct log_guard *guard, struct raft_io *io)
 void log_guard_close(struct log_guard *guard)
 {
     (void)guard;
+}
+
+void log_snapshot_file_install(struct raft_io *io)
+{
+    (void)io;
+}
+
+void log_snapshot_file_trim(uint64_t now_ms)
+{
+    (void)now_ms;
 }
 
 /* The file is written when the log ticks, and stays in a crash. */

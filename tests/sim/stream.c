@@ -54,12 +54,14 @@ struct end {
     TAILQ_HEAD(, writing) writes;
     TAILQ_HEAD(, end) backlog;
     TAILQ_ENTRY(end) waiting;
+    TAILQ_ENTRY(end) of_host;
 };
 
 static struct {
     struct end *ends[MAX_ENDS];
     int n;
     struct end *listeners[MAX_HOSTS + 1], *channels[MAX_PROCESSES + 1];
+    TAILQ_HEAD(, end) of_host[MAX_PROCESSES + 1]; /* the open ends of each, in the order of their descriptors */
 } all;
 
 static struct end *new_end(struct host *host)
@@ -74,12 +76,15 @@ static struct end *new_end(struct host *host)
     TAILQ_INIT(&e->writes);
     TAILQ_INIT(&e->backlog);
     all.ends[all.n++] = e;
+    TAILQ_INSERT_TAIL(&all.of_host[host->id], e, of_host);
     return e;
 }
 
 void stream_init(void)
 {
     memset(&all, 0, sizeof(all));
+    for (int id = 0; id <= MAX_PROCESSES; id++)
+        TAILQ_INIT(&all.of_host[id]);
     for (int id = 1; id <= world.n_hosts; id++)
         all.listeners[id] = new_end(&world.hosts[id]);
 }
@@ -277,13 +282,19 @@ int stream_place(void)
     return new_end(world.current)->fd;
 }
 
+static void end_is_over(struct end *e)
+{
+    e->is_open = false;
+    TAILQ_REMOVE(&all.of_host[e->host->id], e, of_host);
+}
+
 /* The other side reads the bytes sent before, then the end of the stream. */
 static void end_close(struct end *e, int status)
 {
     struct end *peer = e->peer;
     if (!e->is_open)
         return;
-    e->is_open = false;
+    end_is_over(e);
     drop_chunks(&e->coming);
     drop_chunks(&e->here);
     disconnect_ends(e);
@@ -308,7 +319,7 @@ static void end_killed(struct end *e)
 static void end_without_power(struct end *e)
 {
     struct end *peer = e->peer;
-    e->is_open = false;
+    end_is_over(e);
     drop_chunks(&e->coming);
     disconnect_ends(e);
     if (!peer || !peer->is_open)
@@ -320,10 +331,11 @@ static void end_without_power(struct end *e)
 
 void stream_forget(struct host *host, bool has_power)
 {
-    for (int i = 0; i < all.n; i++) {
-        struct end *e = all.ends[i];
+    struct end *next;
+    for (struct end *e = TAILQ_FIRST(&all.of_host[host->id]); e; e = next) {
+        next = TAILQ_NEXT(e, of_host);
         bool is_listener = host->id <= MAX_HOSTS && e == all.listeners[host->id];
-        if (e->host != host || !e->is_open || is_listener || e->receive || e->is_waiting)
+        if (is_listener || e->receive || e->is_waiting)
             continue;
         if (has_power || !e->peer || e->peer->host->on == host->on)
             end_killed(e);

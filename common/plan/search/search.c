@@ -228,6 +228,7 @@ void plan_shape_of(const struct job_spec *job, struct plan_shape *ret)
         .expert_ffn = (double)m.expert_ffn,
         .shared_ffn = (double)(m.shared_experts * m.expert_ffn),
         .expert_layers = count_expert_layers(&m),
+        .even_experts = job->parallel.expert_load == EXPERT_LOAD_BALANCED,
         .tied = m.tied,
         .fused_attention = true,
         .dropout = job->train.dropout > 0,

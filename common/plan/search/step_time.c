@@ -52,16 +52,22 @@ double plan_shape_params(const struct plan_shape *s, double *ret_experts)
 /* ---- operations ---- */
 
 struct bench { /* the device, in operations and bytes per second */
-    double flops, bytes, launch, call, units;
+    double peak, flops, bytes, launch, call, units;
+    bool waits_for_calls;
 };
 
-static struct bench bench_of(const struct machine *m, double type_bytes)
+static struct bench bench_of(const struct machine *m, const struct plan_shape *s)
 {
-    double peak = type_bytes == 2   ? m->device.bf16_tflops
-                  : type_bytes == 8 ? m->device.f64_tflops
-                                    : m->device.f32_tflops;
-    return (struct bench){peak * 1e12 * m->device.product, m->device.bandwidth_gb * 1e9 * m->device.copy,
-                          m->device.launch_us * 1e-6, m->device.call_us * 1e-6, (double)m->device.units};
+    double peak = s->type_bytes == 2   ? m->device.bf16_tflops
+                  : s->type_bytes == 8 ? m->device.f64_tflops
+                                       : m->device.f32_tflops;
+    return (struct bench){.peak = peak * 1e12,
+                          .flops = peak * 1e12 * m->device.product,
+                          .bytes = m->device.bandwidth_gb * 1e9 * m->device.copy,
+                          .launch = m->device.launch_us * 1e-6,
+                          .call = m->device.call_us * 1e-6,
+                          .units = (double)m->device.units,
+                          .waits_for_calls = s->waits_for_calls};
 }
 
 /* Seconds on the device, and the number of operations that the worker issues. */
@@ -134,7 +140,8 @@ static void attention(const struct plan_shape *s, const struct plan_layout *l, c
     if (s->fused_attention) {
         double flops = 4 * pairs_of(s, s->seq) * s->head_dim * heads * samples / (double)l->cp;
         double moved = t * rows * s->head_dim * (2 * heads + 2 * s->kv_heads / (double)l->tp);
-        struct work w = {fmax(flops / (0.75 * b->flops), moved / b->bytes), 1, flops};
+        double rate = s->attention_rate > 0 ? s->attention_rate * b->peak : 0.75 * b->flops;
+        struct work w = {fmax(flops / rate, moved / b->bytes), 1, flops};
         *fwd = work_sum(*fwd, w, 1);
         *bwd = work_sum(*bwd, w, 2.5);
         return;
@@ -264,7 +271,8 @@ static struct layer_work head_of(const struct plan_shape *s, const struct plan_l
 /* A worker that issues operations more slowly than the device computes them makes the device wait. */
 static double work_seconds(const struct bench *b, struct work w)
 {
-    return fmax(w.seconds, w.calls * b->call);
+    const double calls = w.calls * b->call;
+    return b->waits_for_calls ? w.seconds + calls : fmax(w.seconds, calls);
 }
 
 /* ---- communication ---- */
@@ -569,7 +577,7 @@ static void step_end(const struct plan_shape *s, const struct plan_layout *l, co
                      struct plan_time *t)
 {
     const struct stage stage = stage_of(s, l, 0);
-    const struct bench b = bench_of(m, s->type_bytes);
+    const struct bench b = bench_of(m, s);
     const struct plan_seconds none = {0, 0};
     const double own = stage.dense + stage.experts, gathers = l->zero == 3 ? micros * (l->reshard ? 2 : 1) : 1;
     const double beside = overlap->gradients ? last_backward * (l->zero >= 2 ? micros : 1) : 0;
@@ -599,7 +607,7 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
                     const struct plan_overlap *overlap, struct plan_time *ret)
 {
     assert(l->dp > 0 && l->fsdp > 0 && l->tp > 0 && l->cp > 0 && l->pp > 0 && l->ep > 0 && l->micro_batch > 0);
-    const struct bench b = bench_of(m, s->type_bytes);
+    const struct bench b = bench_of(m, s);
     const struct layer_work layer = layer_of(s, l, &b), head = head_of(s, l, &b);
     const double micros = plan_layout_micros(s, l), layers = full_layers(s, l);
     struct plan_time t = {0};
@@ -636,7 +644,7 @@ void plan_step_time(const struct plan_shape *s, const struct plan_layout *l, con
 void plan_stage_time(const struct plan_shape *s, const struct plan_layout *l, const struct machine *m, int at,
                      struct plan_stage *ret)
 {
-    const struct bench b = bench_of(m, s->type_bytes);
+    const struct bench b = bench_of(m, s);
     const struct layer_work layer = layer_of(s, l, &b), head = head_of(s, l, &b);
     const double stages = stages_of(l);
     const bool has_head = at + 1 == (int)stages;

@@ -28,10 +28,12 @@ struct plan_shape {
     double keep_bytes;    /* of a parameter between steps, with its master copy */
     double state_bytes;   /* of a parameter's optimizer state */
     double grad_bytes;    /* of a gradient */
-    /* What other programs than this one move in memory; 0: as this one does. */
-    double update_bytes;     /* of a parameter, in the optimizer's step */
-    double accumulate_bytes; /* of a parameter, when the gradient of a further microbatch is added */
-    double loss_bytes;       /* of a logit, in the loss and its gradient */
+    /* How other programs differ from this one; 0 or false: they do not. */
+    double update_bytes;     /* that move for a parameter in the optimizer's step */
+    double accumulate_bytes; /* that move for a parameter when the gradient of a further microbatch is added */
+    double loss_bytes;       /* that move for a logit in the loss and its gradient */
+    double attention_rate;   /* part of the device's peak that fused attention reaches */
+    bool waits_for_calls;    /* an operation is issued after the one before has ended (CUDA_LAUNCH_BLOCKING=1) */
     double global_batch;
 };
 

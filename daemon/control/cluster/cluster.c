@@ -354,7 +354,8 @@ err_t cluster_start(const struct cluster_config *config, struct cluster **ret, s
     c->events = config->events;
     c->owner = config->owner;
     c->saves = config->saves;
-    STAILQ_INIT(&c->viewers);
+    TAILQ_INIT(&c->sources);
+    c->spread_limit = CLUSTER_SPREAD_BYTES;
     c->fd = -1;
     snprintf(c->self_path, sizeof(c->self_path), "%s/cluster/self", c->dir);
     snprintf(c->view_path, sizeof(c->view_path), "%s/cluster/view", c->dir);
@@ -466,11 +467,16 @@ const char *cluster_address(const struct cluster *c)
     return c->self.address;
 }
 
-bool cluster_caller(const struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret)
+/* A node that was found goes to the front: while thousands join, most requests come from the few that forward them. */
+bool cluster_caller(struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret)
 {
-    const struct cluster_inbound *in = LIST_FIRST(&c->inbound);
+    struct cluster_inbound *in = LIST_FIRST(&c->inbound);
     while (in && in->conn != conn)
         in = LIST_NEXT(in, link);
+    if (in) {
+        LIST_REMOVE(in, link);
+        LIST_INSERT_HEAD(&c->inbound, in, link);
+    }
     if (in)
         *ret = (struct cluster_caller){in->name, in->token, in->joins, in->is_proven ? in->public_key : NULL};
     return in != NULL;

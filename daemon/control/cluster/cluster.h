@@ -144,7 +144,7 @@ struct cluster_caller {
     const uint8_t *public_key; /* NULL: it has proved none, being of an older version */
 };
 /* False: the connection did not come through a tunnel of the cluster. */
-bool cluster_caller(const struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret);
+bool cluster_caller(struct cluster *c, const struct rpc_conn *conn, struct cluster_caller *ret);
 /* Do nodes join by a file with the cluster's key (cluster.key_file), and not only by tokens? */
 bool cluster_has_key_file(const struct cluster *c);
 /* Follower: the leader reports over this connection that it has removed the node of this name. False: the connection is
@@ -170,14 +170,12 @@ const struct cluster_introductions *cluster_introductions(struct cluster *c); /*
  * version whose state holds only STATE_MAX_NODES_BEFORE nodes, or a voter is not connected and may be; `ret` is its
  * name, valid until the next record. */
 bool cluster_may_grow(const struct cluster *c, int pending, const char **ret);
-/* A call that waits for the next view, which is made at the leader's next tick: many nodes that join within a tick cost
- * one encoding of the nodes. Embedded in the waiting operation; `cb` is called once, also when the node stops leading.
- * `view`: the nodes and keys, encoded as a node that has just joined receives them. */
-struct cluster_viewer {
-    STAILQ_ENTRY(cluster_viewer) link;
-    void (*cb)(struct cluster_viewer *viewer, const struct buf *view);
-};
-void cluster_view_await(struct cluster *c, struct cluster_viewer *viewer);
+/* Leader: appends what the new node of this name gets as the answer to its Join: keys, tokens, the voters, itself and
+ * some others; of a small cluster all nodes. */
+NODISCARD err_t cluster_welcome(struct cluster *c, const char *name, struct buf *ret);
+/* The nodes and keys as this node knows them, encoded, and a hash of that. NULL: none yet. */
+const struct buf *cluster_view_bytes(const struct cluster *c);
+uint64_t cluster_view_hash(const struct cluster *c);
 
 /* ---- requests of users ----
  *
@@ -229,10 +227,14 @@ struct cluster_bytes {
     size_t len;
 };
 
-/* A heartbeat: the hash of the sender's view, whether it understands changes of the view, and its log index. */
+#define CLUSTER_DIGEST_BYTES 32 /* SHA-256 */
+/* A heartbeat: the hash of the sender's view, whether it understands changes of the view, and its log index. `shares`:
+ * it serves its view to other nodes, and fetches it from them. `fetched`: the digest of a view that it has fetched and
+ * not taken yet; NULL: none. */
 struct cluster_beat {
     uint64_t view, index;
-    bool changes;
+    bool changes, shares;
+    const uint8_t *fetched;
 };
 #define CLUSTER_STEPS 64 /* changes of the view that the leader keeps: those of 6 s, if all ticks have some */
 #define CLUSTER_MARKS 8  /* more than the voters of the largest cluster, and those that replace them */
@@ -241,9 +243,12 @@ struct cluster_news {
     const struct buf *view;                   /* the whole view; NULL: the sender has it, or gets changes */
     const struct buf *changes[CLUSTER_STEPS]; /* to be made in this order */
     int n_changes;
-    uint64_t hash;          /* of the view after the changes */
-    bool needed;            /* without the sender, the connected voters are no majority */
-    const uint64_t *voters; /* ids, if they have changed since the last heartbeat; NULL: they have not */
+    uint64_t hash;                   /* of the view after the changes */
+    bool known;                      /* the sender may take the view that it has fetched; the changes are from it on */
+    bool behind;                     /* its view is not current after this answer */
+    const struct state_node *source; /* then: a node from which to fetch it; NULL: none has room */
+    bool needed;                     /* without the sender, the connected voters are no majority */
+    const uint64_t *voters;          /* ids, if they have changed since the last heartbeat; NULL: they have not */
     int n_voters;
     struct log_mark marks[CLUSTER_MARKS]; /* to a voter: what is known of all voters */
     int n_marks;

@@ -44,6 +44,7 @@ static void lose_leader(struct cluster *c, const char *why)
 void cluster_follow_end(struct cluster *c)
 {
     lose_leader(c, "this node leads");
+    cluster_fetch_drop(c);
 }
 
 static void conn_closed(void *owner, struct rpc_conn *conn)
@@ -226,7 +227,11 @@ static void on_heartbeat(void *arg, err_t err, const struct rpc_beat_reply *repl
         return; /* cluster_follow_tick detects the timeout, conn_closed a closed connection */
     c->leader_reply_ms = clock_mono_ms();
     c->released = !reply->needed;
-    c->introduced.n = 0; /* the view is current after this reply */
+    if (!reply->behind)
+        c->introduced.n = 0; /* the view is current after this reply */
+    cluster_fetch_answered(c, reply->known);
+    if (reply->source_address)
+        cluster_fetch_begin(c, reply->source_address, &reply->source);
     if (reply->view.len)
         cluster_view_set(c, reply->view.data, reply->view.len);
     else if (reply->n_changes)
@@ -269,6 +274,10 @@ void cluster_follow_tick(struct cluster *c, int64_t now, int64_t gap_ms)
     if (c->heartbeat_pending || now < c->next_heartbeat_ms)
         return;
     c->next_heartbeat_ms = now + CLUSTER_HEARTBEAT_MS;
-    const struct cluster_beat beat = {cluster_view_reported(c), log_index(c->replica->log), true};
+    const struct cluster_beat beat = {.view = cluster_view_reported(c),
+                                      .index = log_index(c->replica->log),
+                                      .changes = true,
+                                      .shares = true,
+                                      .fetched = cluster_fetch_offer(c)};
     c->heartbeat_pending = rpc_cluster_heartbeat(c->leader, &beat, CALL_MS, on_heartbeat, c) == OK;
 }

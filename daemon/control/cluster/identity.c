@@ -6,8 +6,8 @@
  *
  * Every node decides by the view that the leader sent last. A node with an old view may lack nodes that joined since,
  * and one of them may lead, or be a candidate whose stream it must accept. So each answer to Hello introduces the
- * voters with their keys. Introductions count only until the next reply of the leader: then the view is current. They
- * come from a node that was itself admitted. So a node with an old view trusts those that it knew, even one that was
+ * voters with their keys. Introductions count until the leader's replies have made the view current. They come from a
+ * node that was itself admitted. So a node with an old view trusts those that it knew, even one that was
  * evicted meanwhile, until it has reached the leader. */
 #include "daemon/control/cluster/internal.h"
 
@@ -100,6 +100,8 @@ enum tunnel_verdict cluster_admit(void *owner, const struct tunnel_peer *peer, b
         return accepts ? admit_joining(c, peer) : TUNNEL_ADMIT;
     const struct state_node *x = cluster_node(c, peer->name);
     const struct cluster_introduced *in = find_introduced(c, peer->name);
+    if (!accepts && strcmp(c->fetch.source.name, peer->name) == 0)
+        in = &c->fetch.source; /* the leader has named it */
     if ((x && is_shown(peer, x->public_key)) || (in && is_shown(peer, in->public_key)))
         return TUNNEL_ADMIT;
     if (x || in)
@@ -132,16 +134,33 @@ static int voter_ids(const struct cluster *c, uint64_t ret[LOG_MAX_MEMBERS])
     return c->n_voters;
 }
 
-/* A lookup by id goes through all nodes, so the list is made again only when it may differ. */
+/* The nodes of the list are looked up again by their names. False: one of them is not there any more. */
+static bool renew_introductions(struct cluster *c)
+{
+    struct cluster_introductions *to = &c->introduces;
+    for (int i = 0; i < to->n; i++) {
+        const struct state_node *x = cluster_node(c, to->nodes[i].name);
+        if (!x || x->id != to->nodes[i].id)
+            return false;
+        memcpy(to->nodes[i].public_key, x->public_key, NODE_KEY_BYTES);
+    }
+    return to->n == c->n_introduces_ids;
+}
+
+/* A lookup by id goes through all nodes, so it is made only if there are other voters. While thousands of nodes join,
+ * the nodes have changed at nearly every call. */
 const struct cluster_introductions *cluster_introductions(struct cluster *c)
 {
     uint64_t ids[LOG_MAX_MEMBERS], changes = cluster_known(c)->changes;
     int n = voter_ids(c, ids);
     n = n < CLUSTER_INTRODUCED ? n : CLUSTER_INTRODUCED;
     struct cluster_introductions *to = &c->introduces;
-    if (c->introduces_from == (c->leads ? 1 : 2) && changes == c->introduces_changes && n == c->n_introduces_ids &&
-        memcmp(ids, c->introduces_ids, (size_t)n * sizeof(ids[0])) == 0)
+    bool are_same = c->introduces_from == (c->leads ? 1 : 2) && n == c->n_introduces_ids &&
+                    memcmp(ids, c->introduces_ids, (size_t)n * sizeof(ids[0])) == 0;
+    if (are_same && (changes == c->introduces_changes || renew_introductions(c))) {
+        c->introduces_changes = changes;
         return to;
+    }
     c->introduces_from = c->leads ? 1 : 2;
     c->introduces_changes = changes;
     c->n_introduces_ids = n;

@@ -1,6 +1,7 @@
 /* Private parts of the cluster, shared by cluster.c (start, keys, incoming connections), view.c (the view), leader.c
- * (members, voters, key rotation), follower.c (finding the leader, heartbeats), membership.c (init, join, leave),
- * identity.c (which identities are nodes) and rpc.c (messages). */
+ * (members, voters, key rotation), spread.c (how the view reaches the nodes), follower.c (finding the leader,
+ * heartbeats), fetch.c (the view from another node), membership.c (init, join, leave), identity.c (which identities are
+ * nodes) and rpc.c (messages). */
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 #define DTD_DAEMON_CONTROL_CLUSTER_INTERNAL_H
 
@@ -45,6 +46,11 @@ struct cluster_peer {
     int64_t heartbeat_ms;       /* when its last heartbeat arrived */
     uint64_t view, index;       /* hash of its view and its log index, from that heartbeat */
     uint64_t voters;            /* `voters_version` that was sent to it; 0: none */
+    bool shares;                /* it serves its view to other nodes, and fetches it from them */
+    bool is_source;             /* it is in the queue of sources, for `serves` more nodes */
+    int serves;
+    TAILQ_ENTRY(cluster_peer) source_link;
+    int64_t sent_ms; /* when it was sent to a source; 0: never */
     char version[32];
     struct features_range has; /* of its last Hello, which may have been refused; 0: it has sent none */
 };
@@ -52,9 +58,23 @@ struct cluster_peer {
 /* Leader: a change of the view, from the one with the hash `from` to that of the next step, or to the current one. */
 struct cluster_step {
     uint64_t from;
+    uint8_t digest[CLUSTER_DIGEST_BYTES]; /* of the view `from` */
     struct buf bytes;
 };
 
+/* Follower: the view on its way from another node (fetch.c). */
+struct cluster_fetch {
+    struct tunnel_request *request; /* at most one of these two is not NULL */
+    struct rpc_conn *conn;
+    struct cluster_introduced source; /* while it is fetched; name "": it is not */
+    struct buf view;                  /* fetched, and not confirmed by the leader yet; empty: none */
+    uint8_t digest[CLUSTER_DIGEST_BYTES];
+    bool is_offered; /* the heartbeat under way has the digest */
+};
+
+/* Large answers with the view that the leader sends in one tick: 10 MB a second, which encryption turns into 2 % of a
+ * core, so heartbeats go on. Everything above comes from nodes that have the view. */
+#define CLUSTER_SPREAD_BYTES (1u << 20)
 #define REFUSED_MS 5000 /* a node that is no longer a member has no reason to retry often */
 
 struct cluster {
@@ -81,12 +101,12 @@ struct cluster {
      * leader sent last. */
     struct state *view;
     struct buf view_bytes;
-    uint64_t view_hash, view_changes; /* hash 0: none, or the changes of the leader did not fit */
-    uint64_t view_saved;              /* hash of the view in the file */
-    bool keys_unsaved;                /* the view has other keys than the one in the file */
+    uint64_t view_hash, view_changes;          /* hash 0: none, or the changes of the leader did not fit */
+    uint64_t view_saved;                       /* hash of the view in the file */
+    bool keys_unsaved;                         /* the view has other keys than the one in the file */
+    uint8_t view_digest[CLUSTER_DIGEST_BYTES]; /* leader; zeros: not computed, as by a follower */
     struct cluster_step steps[CLUSTER_STEPS];
     int n_steps;
-    STAILQ_HEAD(, cluster_viewer) viewers;
     struct key_ring ring; /* from a key file; used until the state has keys */
 
     /* identities (identity.c) */
@@ -114,6 +134,11 @@ struct cluster {
     uint64_t peers_changes;  /* `changes` of the state when they were taken from it */
     uint64_t voters_version; /* incremented when the voters change */
 
+    /* spread.c */
+    TAILQ_HEAD(, cluster_peer) sources; /* nodes with the current view that may serve it */
+    size_t spread_limit;                /* bytes of large answers in one tick */
+    size_t large_bytes, small_bytes;    /* sent since the last tick */
+
     uint64_t voters[LOG_MAX_MEMBERS]; /* ids; a follower has them from the leader */
     int n_voters;
 
@@ -129,6 +154,7 @@ struct cluster {
     int64_t led_ms; /* when this node was last the leader; 0: never */
     bool released;  /* the leader reports that there is a majority without this node */
     int turn;       /* which address is tried next */
+    struct cluster_fetch fetch;
 
     /* lineage.c */
     struct lineage_file recovery, superseded, old_copy; /* generation 0: none */
@@ -158,7 +184,25 @@ uint64_t cluster_view_reported(const struct cluster *c);
 void cluster_view_make(struct cluster *c);
 /* Leader: what a follower needs that has the view with the hash `has`. Fills in all but `needed` and `voters`. */
 void cluster_view_news(const struct cluster *c, uint64_t has, bool understands, struct cluster_news *ret);
-void cluster_view_answer(struct cluster *c); /* calls the viewers */
+/* Leader: bytes of the changes from the view with this hash; SIZE_MAX: they are not kept any more, or it is unknown. */
+size_t cluster_view_lag(const struct cluster *c, uint64_t has);
+/* Leader: is this the digest of one of the last views? */
+bool cluster_view_is_known(const struct cluster *c, const uint8_t digest[CLUSTER_DIGEST_BYTES], uint64_t *ret_hash);
+NODISCARD err_t cluster_view_digest(const void *data, size_t len, uint8_t ret[CLUSTER_DIGEST_BYTES]);
+
+/* spread.c. Leader: what the node gets as the answer to this heartbeat. */
+void cluster_spread(struct cluster *c, struct cluster_peer *m, const struct cluster_beat *beat,
+                    struct cluster_news *ret);
+void cluster_spread_tick(struct cluster *c);
+void cluster_spread_forget(struct cluster *c, struct cluster_peer *m); /* it is no source any more */
+
+/* fetch.c. Follower: fetches the view from a node that the leader has named, if no fetch is under way. */
+void cluster_fetch_begin(struct cluster *c, const char *address, const struct cluster_introduced *source);
+/* The digest for the heartbeat that is sent now; NULL: there is none. */
+const uint8_t *cluster_fetch_offer(struct cluster *c);
+/* The answer to the heartbeat: takes the view that was offered, or drops it. */
+void cluster_fetch_answered(struct cluster *c, bool is_known);
+void cluster_fetch_drop(struct cluster *c);
 
 /* lineage.c. What every tunnel compares; its functions get the cluster. */
 extern const struct tunnel_kin cluster_kin;

@@ -57,8 +57,9 @@ static void close_peer(struct cluster *c, struct cluster_peer *m)
     rpc_conn_close(in->conn);
 }
 
-static void free_peer(struct cluster_peer *m)
+static void free_peer(struct cluster *c, struct cluster_peer *m)
 {
+    cluster_spread_forget(c, m);
     free(m->name);
     free(m);
 }
@@ -71,7 +72,7 @@ static void remove_peer(struct cluster *c, struct cluster_peer *m)
     close_peer(c, m);
     if (!was_lost)
         c->events->member_lost(c->owner, m->name, clock_mono_ms() - m->heartbeat_ms, "it left the cluster");
-    free_peer(m);
+    free_peer(c, m);
 }
 
 /* NULL: out of memory. */
@@ -175,8 +176,11 @@ err_t cluster_hello(struct cluster *c, struct rpc_conn *conn, const struct clust
     if (memcmp(x->instance, from->instance, NODE_INSTANCE_BYTES) != 0)
         return why_set(why, ERR_DENIED,
                        "another node has joined under this name: dtctl cluster leave, then join under another name");
-    update_peers(c, clock_mono_ms());
     struct cluster_peer *m = find_peer(c, name);
+    if (!m || m->id != x->id) {
+        update_peers(c, clock_mono_ms()); /* the node is newer than the last tick */
+        m = find_peer(c, name);
+    }
     if (!m)
         return ERR_AGAIN;
     m->has = *from->has;
@@ -244,7 +248,7 @@ err_t cluster_heartbeat(struct cluster *c, struct rpc_conn *conn, const struct c
     m->changes = beat->changes;
     m->view = beat->view;
     m->index = beat->index;
-    cluster_view_news(c, beat->view, beat->changes, ret);
+    cluster_spread(c, m, beat, ret);
     if (cluster_votes(c, m->id))
         take_marks(c, ret);
     if (m->voters == c->voters_version)
@@ -474,12 +478,20 @@ bool cluster_votes(const struct cluster *c, uint64_t id)
     return false;
 }
 
+/* A node that has connected a moment ago has sent its versions, but may have sent no heartbeat yet. */
+static bool holds_many_nodes(const struct cluster_peer *m)
+{
+    return m->changes || m->has.newest >= FEATURE_MANY_NODES;
+}
+
 bool cluster_may_grow(const struct cluster *c, int pending, const char **ret)
 {
-    for (int i = 0; i < c->n_peers && cluster_known(c)->n_nodes + pending >= STATE_MAX_NODES_BEFORE; i++) {
+    if (cluster_version(c) >= FEATURE_MANY_NODES || cluster_known(c)->n_nodes + pending < STATE_MAX_NODES_BEFORE)
+        return true;
+    for (int i = 0; i < c->n_peers; i++) {
         const struct cluster_peer *m = c->peers[i];
         *ret = m->name;
-        if (!m->changes && (m->in || cluster_votes(c, m->id)))
+        if (!holds_many_nodes(m) && (m->in || cluster_votes(c, m->id)))
             return false;
     }
     return true;
@@ -539,7 +551,7 @@ void cluster_lead_end(struct cluster *c)
         unlink_inbound(c->peers[i]);
         if (in)
             rpc_conn_close(in->conn);
-        free_peer(c->peers[i]);
+        free_peer(c, c->peers[i]);
     }
     free(c->peers);
     c->peers = NULL;
@@ -547,7 +559,6 @@ void cluster_lead_end(struct cluster *c)
     /* From now on the view replaces the state; it has been kept as a copy of it. */
     if (c->is_member)
         cluster_view_make(c);
-    cluster_view_answer(c);
     c->changing = c->proposing = false;
     c->led_ms = clock_mono_ms();
     c->events->follow(c->owner);
@@ -571,7 +582,7 @@ void cluster_lead_tick(struct cluster *c, int64_t now, int64_t gap_ms)
 {
     update_peers(c, now); /* before a new view cuts the tunnels of removed nodes: it reports to them why */
     cluster_view_make(c);
-    cluster_view_answer(c);
+    cluster_spread_tick(c);
     update_voters(c);
     register_identities(c);
     for (int i = 0; i < c->n_peers; i++) {

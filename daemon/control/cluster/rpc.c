@@ -17,9 +17,22 @@ struct cluster_call {
     rpc_hello_cb hello;
     rpc_heartbeat_cb heartbeat;
     rpc_join_cb join;
+    rpc_view_cb view;
     void (*leave)(void *arg, err_t err, const char *text);
     void *arg;
 };
+
+/* False: it is not one. */
+static bool take_introduction(const Dtd__PeerIntroduction *m, struct cluster_introduced *ret)
+{
+    if (strlen(m->name) > CLUSTER_NAME_MAX || (m->has_public_key && m->public_key.len != NODE_KEY_BYTES))
+        return false;
+    *ret = (struct cluster_introduced){.id = m->id};
+    snprintf(ret->name, sizeof(ret->name), "%s", m->name);
+    if (m->has_public_key)
+        memcpy(ret->public_key, m->public_key.data, NODE_KEY_BYTES);
+    return true;
+}
 
 /* `b` NULL: an error. More changes than a leader keeps do not fit; then the hash does not, and the view comes whole. */
 static struct rpc_beat_reply beat_reply_of(const Dtd__PeerBeatReply *b)
@@ -32,6 +45,10 @@ static struct rpc_beat_reply beat_reply_of(const Dtd__PeerBeatReply *b)
     for (size_t i = 0; i < b->n_change && i < CLUSTER_STEPS; i++)
         ret.changes[ret.n_changes++] = (struct cluster_bytes){b->change[i].data, b->change[i].len};
     ret.hash = b->hash;
+    ret.known = b->known;
+    ret.behind = b->behind;
+    if (b->source && take_introduction(b->source->node, &ret.source))
+        ret.source_address = b->source->address;
     ret.needed = b->has_needed && b->needed;
     ret.voters = b->voter;
     ret.n_voters = b->n_voter <= LOG_MAX_MEMBERS ? (int)b->n_voter : 0;
@@ -44,17 +61,8 @@ static struct rpc_beat_reply beat_reply_of(const Dtd__PeerBeatReply *b)
 /* Introductions of a newer version that has more than fit are left out. */
 static void take_introductions(const Dtd__PeerStatus *s, struct cluster_introductions *ret)
 {
-    for (size_t i = 0; i < s->n_introduction && ret->n < CLUSTER_INTRODUCED; i++) {
-        const Dtd__PeerIntroduction *m = s->introduction[i];
-        struct cluster_introduced *in = &ret->nodes[ret->n];
-        if (strlen(m->name) > CLUSTER_NAME_MAX || (m->has_public_key && m->public_key.len != NODE_KEY_BYTES))
-            continue;
-        *in = (struct cluster_introduced){.id = m->id};
-        snprintf(in->name, sizeof(in->name), "%s", m->name);
-        if (m->has_public_key)
-            memcpy(in->public_key, m->public_key.data, NODE_KEY_BYTES);
-        ret->n++;
-    }
+    for (size_t i = 0; i < s->n_introduction && ret->n < CLUSTER_INTRODUCED; i++)
+        ret->n += take_introduction(s->introduction[i], &ret->nodes[ret->n]);
 }
 
 static struct rpc_hello_reply hello_reply_of(const Dtd__PeerStatus *s)
@@ -84,6 +92,9 @@ static void on_reply(void *arg, const struct rpc_result *r)
     } else if (a.join) {
         const Dtd__JoinReply *j = (const Dtd__JoinReply *)r->reply;
         a.join(a.arg, r->err, r->text, j ? j->id : 0, j ? j->view.data : NULL, j ? j->view.len : 0);
+    } else if (a.view) {
+        const Dtd__PeerView *v = (const Dtd__PeerView *)r->reply;
+        a.view(a.arg, r->err, v ? v->view.data : NULL, v ? v->view.len : 0);
     } else {
         a.leave(a.arg, r->err, r->text);
     }
@@ -131,6 +142,9 @@ err_t rpc_cluster_heartbeat(struct rpc_conn *conn, const struct cluster_beat *be
     m.has_raft_index = true;
     m.raft_index = beat->index;
     m.has_changes = m.changes = beat->changes;
+    m.has_shares = m.shares = beat->shares;
+    m.has_fetched = beat->fetched != NULL;
+    m.fetched = (ProtobufCBinaryData){beat->fetched ? CLUSTER_DIGEST_BYTES : 0, (uint8_t *)beat->fetched};
     return send_call(conn, PEER_BEAT, &m.base, ms, (struct cluster_call){.heartbeat = cb, .arg = arg});
 }
 
@@ -151,6 +165,12 @@ err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self, c
     m.has_public_key = public_key != NULL;
     m.public_key = (ProtobufCBinaryData){public_key ? NODE_KEY_BYTES : 0, (uint8_t *)public_key};
     return send_call(conn, PEER_JOIN, &m.base, ms, (struct cluster_call){.join = cb, .arg = arg});
+}
+
+err_t rpc_cluster_view(struct rpc_conn *conn, uint32_t ms, rpc_view_cb cb, void *arg)
+{
+    const Dtd__PeerEmpty m = DTD__PEER_EMPTY__INIT;
+    return send_call(conn, PEER_VIEW, &m.base, ms, (struct cluster_call){.view = cb, .arg = arg});
 }
 
 err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, uint32_t ms,

@@ -24,6 +24,9 @@ struct rpc_beat_reply {
     struct cluster_bytes changes[CLUSTER_STEPS];
     int n_changes;
     uint64_t hash;
+    bool known, behind;         /* as in cluster_news */
+    const char *source_address; /* NULL: none */
+    struct cluster_introduced source;
     bool needed;
     const uint64_t *voters;
     int n_voters; /* 0: they have not changed */
@@ -39,6 +42,9 @@ typedef void (*rpc_join_cb)(void *arg, err_t err, const char *text, uint64_t id,
 NODISCARD err_t rpc_cluster_join(struct rpc_conn *conn, const struct cluster_self *self,
                                  const struct features_range *has, uint64_t token, const uint8_t *public_key,
                                  uint32_t ms, rpc_join_cb cb, void *arg);
+/* The view that the other node has; len 0 after an error. */
+typedef void (*rpc_view_cb)(void *arg, err_t err, const void *view, size_t len);
+NODISCARD err_t rpc_cluster_view(struct rpc_conn *conn, uint32_t ms, rpc_view_cb cb, void *arg);
 /* Reports to the leader that this node leaves the cluster. */
 NODISCARD err_t rpc_cluster_leave(struct rpc_conn *conn, const struct cluster_self *self, uint32_t ms,
                                   void (*cb)(void *arg, err_t err, const char *text), void *arg);

@@ -4,8 +4,8 @@
  *
  * The leader encodes the view once per tick at most, however many records have changed it, and keeps the last few
  * changes. A follower whose view is one of the last few gets these changes. Any other one, and a follower of a version
- * that does not announce that it understands changes, gets the whole view: with n nodes, that costs n bytes for each of
- * n nodes.
+ * that does not announce that it understands changes, gets the whole view. With n nodes, that is n bytes for each of n
+ * nodes: spread.c limits how much of it the leader sends.
  *
  * A thread of a pool writes the view's file, so the file may be behind. This matters only for keys: the leader
  * withdraws the old key when all nodes have reported the hash of a view with the new one. So a follower reports a view
@@ -16,6 +16,7 @@
 #include "common/base/log.h"
 
 #include <inttypes.h>
+#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,18 @@ static uint64_t hash_of(const struct buf *bytes)
     hash_init(&h);
     hash_add(&h, bytes->data, bytes->len);
     return hash_end(&h);
+}
+
+err_t cluster_view_digest(const void *data, size_t len, uint8_t ret[CLUSTER_DIGEST_BYTES])
+{
+    return EVP_Digest(data, len, ret, NULL, EVP_sha256(), NULL) ? OK : ERR_NOMEM;
+}
+
+/* Without a digest, no node can take this view from another one than the leader. */
+static void set_digest(struct cluster *c)
+{
+    if (cluster_view_digest(c->view_bytes.data, c->view_bytes.len, c->view_digest))
+        memset(c->view_digest, 0, sizeof(c->view_digest));
 }
 
 /* ---- the file ---- */
@@ -144,6 +157,7 @@ static void drop_steps(struct cluster *c, int n)
 static void add_step(struct cluster *c, const struct buf *bytes)
 {
     struct cluster_step step = {.from = c->view_hash};
+    memcpy(step.digest, c->view_digest, sizeof(step.digest));
     err_t err = state_cluster_change(c->view, c->replica->state, &step.bytes);
     if (!err)
         err = state_cluster_merge(c->view, step.bytes.data, step.bytes.len);
@@ -170,14 +184,17 @@ void cluster_view_make(struct cluster *c)
         return;
     }
     c->view_changes = changes;
-    if (hash_of(&bytes) == c->view_hash) {
+    uint64_t hash = hash_of(&bytes);
+    if (hash == c->view_hash) {
         buf_fini(&bytes);
+        set_digest(c); /* the view may be that of a follower until now */
         return;
     }
     add_step(c, &bytes);
     buf_fini(&c->view_bytes);
     c->view_bytes = bytes;
-    c->view_hash = hash_of(&bytes);
+    c->view_hash = hash;
+    set_digest(c);
     cluster_view_save(c);
     c->recheck_due = true; /* not now: a node that was removed gets the report of it first */
 }
@@ -207,20 +224,39 @@ void cluster_view_news(const struct cluster *c, uint64_t has, bool understands, 
     ret->view = &c->view_bytes;
 }
 
-/* ---- calls that wait for the next view ---- */
-
-void cluster_view_await(struct cluster *c, struct cluster_viewer *viewer)
+size_t cluster_view_lag(const struct cluster *c, uint64_t has)
 {
-    STAILQ_INSERT_TAIL(&c->viewers, viewer, link);
+    size_t bytes = 0;
+    int at = step_from(c, has);
+    if (has == c->view_hash)
+        return 0;
+    for (int i = at; i < c->n_steps; i++)
+        bytes += c->steps[i].bytes.len;
+    return at < c->n_steps ? bytes : SIZE_MAX;
 }
 
-void cluster_view_answer(struct cluster *c)
+bool cluster_view_is_known(const struct cluster *c, const uint8_t digest[CLUSTER_DIGEST_BYTES], uint64_t *ret_hash)
 {
-    struct cluster_viewer *v;
-    while ((v = STAILQ_FIRST(&c->viewers))) {
-        STAILQ_REMOVE_HEAD(&c->viewers, link);
-        v->cb(v, &c->view_bytes);
+    if (memcmp(digest, c->view_digest, CLUSTER_DIGEST_BYTES) == 0) {
+        *ret_hash = c->view_hash;
+        return true;
     }
+    for (int i = c->n_steps - 1; i >= 0; i--)
+        if (memcmp(digest, c->steps[i].digest, CLUSTER_DIGEST_BYTES) == 0) {
+            *ret_hash = c->steps[i].from;
+            return true;
+        }
+    return false;
+}
+
+const struct buf *cluster_view_bytes(const struct cluster *c)
+{
+    return c->is_member && c->view_bytes.len ? &c->view_bytes : NULL;
+}
+
+uint64_t cluster_view_hash(const struct cluster *c)
+{
+    return c->view_hash;
 }
 
 /* ---- a follower's view ---- */
@@ -250,6 +286,7 @@ static void take_view(struct cluster *c, const struct state_cluster *before, con
     buf_fini(&c->view_bytes);
     c->view_bytes = *bytes;
     c->view_hash = hash_of(bytes);
+    memset(c->view_digest, 0, sizeof(c->view_digest));
     c->view_changes = 0;
     cluster_view_save(c);
     cluster_recheck(c);

@@ -683,7 +683,7 @@ static void end_logged(void *owner, uint64_t job, const struct state_result *res
     if (!j)
         return;
     j->end_logged = true;
-    jobs_tick(jobs);
+    jobs_tick_soon(jobs, NULL);
 }
 
 static void propose_end(struct job *j)

@@ -19,9 +19,12 @@ uint64_t jobs_generation(const struct jobs *jobs)
     return state_cluster(jobs->replica->state)->lineage.generation;
 }
 
+/* The last one is asked for most: a job is looked for when it may be new. */
 struct job *jobs_find(struct jobs *jobs, uint64_t id)
 {
-    for (struct job *j = jobs->head; j; j = j->next)
+    if (!jobs->last || id >= jobs->last->id)
+        return jobs->last && id == jobs->last->id ? jobs->last : NULL;
+    for (struct job *j = jobs->head; j && j->id <= id; j = j->next)
         if (j->id == id)
             return j;
     return NULL;
@@ -65,22 +68,29 @@ bool jobs_make(struct jobs *jobs, int64_t until_ms)
     return jobs->n_made >= count;
 }
 
+static void find_last(struct jobs *jobs)
+{
+    jobs->last = jobs->head;
+    while (jobs->last && jobs->last->next)
+        jobs->last = jobs->last->next;
+}
+
 void jobs_take_made(struct jobs *jobs)
 {
     jobs->head = jobs->made;
+    find_last(jobs);
     jobs->made = NULL;
     jobs->n_made = 0;
 }
 
 err_t jobs_add(struct jobs *jobs, const struct state_job *s)
 {
-    struct job *j = NULL, **at = &jobs->head;
+    struct job *j = NULL;
     err_t err = new_job(jobs, s, &j);
     if (err)
         return err;
-    while (*at)
-        at = &(*at)->next;
-    *at = j;
+    *(jobs->last ? &jobs->last->next : &jobs->head) = j;
+    jobs->last = j;
     return OK;
 }
 
@@ -94,6 +104,7 @@ void jobs_clear(struct jobs *jobs, void (*each)(struct job *j))
     while (jobs->head) {
         struct job *j = jobs->head;
         jobs->head = j->next;
+        jobs->last = j->next ? jobs->last : NULL;
         each(j);
         job_free(j);
     }
@@ -119,6 +130,7 @@ void jobs_forget(struct jobs *jobs)
             at = &j->next;
         }
     }
+    find_last(jobs);
 }
 
 /* ---- updates from the log ---- */
@@ -177,8 +189,21 @@ static void update_from_log(struct jobs *jobs)
     create_new_jobs(jobs);
 }
 
+void jobs_tick_soon(struct jobs *jobs, struct job *j)
+{
+    if (jobs->leads && log_is_superseded(jobs->replica->log))
+        return;
+    update_from_log(jobs);
+    if (j)
+        job_tick(j);
+    if (!jobs->tick_is_due)
+        jobs->tick_soon(jobs->owner);
+    jobs->tick_is_due = true;
+}
+
 void jobs_tick(struct jobs *jobs)
 {
+    jobs->tick_is_due = false;
     if (jobs->leads && log_is_superseded(jobs->replica->log))
         return;
     update_from_log(jobs);
@@ -246,6 +271,14 @@ void jobs_flush_metrics(struct jobs *jobs)
         usage_file_flush(&j->usage);
         job_totals_tick(&j->totals, j->placed && !job_over(j) ? j->n_workers : 0, clock_mono_ms());
     }
+}
+
+int jobs_unwritten(const struct jobs *jobs)
+{
+    int n = 0;
+    for (const struct job *j = jobs->head; j; j = j->next)
+        n += j->metrics.err != OK;
+    return n;
 }
 
 void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting)

@@ -14,6 +14,7 @@ struct queue_job;
 struct jobs {
     const struct job_outbound *out; /* how processes, nodes and clients are reached */
     void (*ticked)(void *owner);    /* every job has been ticked */
+    void (*tick_soon)(void *owner); /* calls jobs_tick in the next turn of the loop, before it waits for anything */
     void *owner;
     struct local *local;
     struct replica *replica;
@@ -22,7 +23,7 @@ struct jobs {
     struct outbox outbox;
     struct node_view self, *nodes; /* nodes, ours among them; ascending by name */
     struct node_index index;       /* of the others */
-    struct job *head;              /* ascending by id */
+    struct job *head, *last;       /* ascending by id */
     struct job *made, **made_end;  /* a node that begins to lead: jobs that are not in the list yet (jobs_make) */
     int n_made;                    /* so many jobs of the log have been looked at */
     struct queue_job *queue;       /* jobs that wait, in their order (waiting.c); NULL: none */
@@ -34,6 +35,7 @@ struct jobs {
     int64_t lists_due_ms;          /* leader: deadline of the other nodes' lists; 0: none pending */
     uint64_t state_index;          /* leader: log index that node views and jobs reflect */
     uint64_t nodes_changes;        /* leader: `changes` of the state's cluster that the node views reflect */
+    bool tick_is_due;              /* jobs_tick_soon has been called since the last tick */
     bool stopping;                 /* this dtd is shutting down */
     bool leaving;                  /* ... and other nodes continue its jobs */
 };
@@ -69,6 +71,10 @@ void jobs_take_nodes(struct jobs *jobs);
 /* Adds nodes and jobs that are new in the log, then ticks all jobs. To be called after any event of a job that other
  * jobs may wait for; not from inside a job's tick. */
 void jobs_tick(struct jobs *jobs);
+/* As jobs_tick, but once for all events of one turn of the loop: a tick looks at every job, and records are committed
+ * by the hundred. Jobs that are new in the log are added at once, so that the next call finds them. `j`: this one is
+ * ticked at once; NULL: none. */
+void jobs_tick_soon(struct jobs *jobs, struct job *j);
 
 /* ---- operations on all jobs ---- */
 
@@ -86,6 +92,8 @@ void jobs_event_record(struct jobs *jobs, uint64_t job, enum event_kind kind, co
 void jobs_incident_record(struct jobs *jobs, const char *seen, const char *decided);
 /* Tries to write the metrics that are buffered in memory. */
 void jobs_flush_metrics(struct jobs *jobs);
+/* The number of jobs whose metrics could not be written the last time. */
+int jobs_unwritten(const struct jobs *jobs);
 /* Counts jobs that are not over: those with slots, and those that wait for slots. */
 void jobs_count(const struct jobs *jobs, int *ret_placed, int *ret_waiting);
 /* The job that writes its checkpoints there; NULL: none. A job of another user than `uid` counts only once it has

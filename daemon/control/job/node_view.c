@@ -54,21 +54,33 @@ static struct node_view *search_conn(struct jobs *jobs, const struct rpc_conn *c
     return NULL;
 }
 
-struct node_view *node_view_by_conn(struct jobs *jobs, const struct rpc_conn *conn)
+/* Where the index has the view of this connection, if it has. NULL: there is no index. */
+static struct node_view **place_of_conn(struct jobs *jobs, const struct rpc_conn *conn)
 {
     struct node_index *x = &jobs->index;
-    size_t place = (((uintptr_t)conn >> 4) * UINT64_C(0x9e3779b97f4a7c15)) >> 50;
-    _Static_assert(NODE_INDEX_CONNS == 1 << 14, "the hash has 14 bits");
+    size_t place = (((uintptr_t)conn >> 4) * UINT64_C(0x9e3779b97f4a7c15)) >> 48;
+    _Static_assert(NODE_INDEX_CONNS == 1 << 16, "the hash has 16 bits");
     if (!x->by_conn)
         x->by_conn = calloc(NODE_INDEX_CONNS, sizeof(struct node_view *));
-    if (!x->by_conn || !conn)
+    return x->by_conn ? &x->by_conn[place] : NULL;
+}
+
+struct node_view *node_view_by_conn(struct jobs *jobs, const struct rpc_conn *conn)
+{
+    struct node_view **place = place_of_conn(jobs, conn);
+    if (!place || !conn)
         return search_conn(jobs, conn);
-    struct node_view *a = x->by_conn[place];
-    if (!a || a->conn != conn) {
-        a = search_conn(jobs, conn);
-        x->by_conn[place] = a;
-    }
-    return a;
+    if (!*place || (*place)->conn != conn)
+        *place = search_conn(jobs, conn);
+    return *place;
+}
+
+void node_view_connected(struct jobs *jobs, struct node_view *a, struct rpc_conn *conn)
+{
+    struct node_view **place = place_of_conn(jobs, conn);
+    a->conn = conn; /* it becomes available with its Attend call */
+    if (place)
+        *place = a;
 }
 
 static bool index_reserve(struct node_index *x)

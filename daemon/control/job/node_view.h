@@ -45,7 +45,8 @@ struct node_view {
     double silent_ms;      /* LOST: time since its last heartbeat when it was declared lost */
 };
 
-#define NODE_INDEX_CONNS 16384 /* a power of two, some times the number of nodes */
+/* A power of two, some times the largest number of nodes: of two with the same hash, one is searched in the list. */
+#define NODE_INDEX_CONNS 65536
 
 /* Finds one of many node views. */
 struct node_index {
@@ -59,6 +60,8 @@ void node_view_self_init(struct jobs *jobs, const char *name, int slots);
 /* NULL: there is no view of this node. */
 struct node_view *node_view_find(struct jobs *jobs, const char *name);
 struct node_view *node_view_by_conn(struct jobs *jobs, const struct rpc_conn *conn);
+/* Another node has connected. */
+void node_view_connected(struct jobs *jobs, struct node_view *a, struct rpc_conn *conn);
 /* Adds a view in state ABSENT if there is none; NULL: no memory. */
 struct node_view *node_find_or_add(struct jobs *jobs, const char *name);
 /* Begin: this node becomes leader; no node has reported and no slot is allocated. End: it stepped down; only the view

@@ -10,6 +10,7 @@
 #include "daemon/control/log/libraft_fixes.h"
 #include "daemon/control/log/log.h"
 #include "daemon/control/log/snapshot.h"
+#include "daemon/control/log/snapshot_file.h"
 #include "daemon/control/log/transport.h"
 #include "daemon/control/log/witness.h"
 

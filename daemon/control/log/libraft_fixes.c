@@ -3,8 +3,7 @@
  *
  * Snapshots
  * - libraft ignores the status of a failed snapshot read and frees an uninitialised pointer. Here the failed read ends
- *   without calling libraft, and the request is freed. A read that finds no complete snapshot, because one is being
- *   replaced, reports success; it is treated as failed, too.
+ *   without calling libraft, and the request is freed.
  * - A snapshot read that ends while libraft closes is still sent, by a connection that is never closed. Such a read is
  *   treated as failed.
  * - If a snapshot of the leader arrives while the voter takes its own, libraft follows a null pointer when its own is
@@ -369,8 +368,6 @@ struct snapshot_read {
     struct raft_io_snapshot_get *libraft;
     raft_io_snapshot_get_cb cb;
     struct raft_io *io;
-    struct raft_snapshot *snapshot;
-    struct log_snapshot_check check;
 };
 
 static void free_snapshot(struct raft_snapshot *snapshot)
@@ -423,14 +420,14 @@ static bool is_on_its_way(struct raft_io *io, raft_id id)
     return false;
 }
 
-static void pass_snapshot(struct snapshot_read *l, int status)
+static void snapshot_was_read(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
 {
-    const struct raft *raft = l->io->data;
-    struct libraft_fixes *fixes = fixes_of(l->io);
-    struct snapshot_read r = *l;
-    raft_free(l);
+    struct snapshot_read r = *(const struct snapshot_read *)req->data;
+    const struct raft *raft = r.io->data;
+    struct libraft_fixes *fixes = fixes_of(r.io);
+    raft_free(req->data);
     if (!status && raft->legacy.closing) {
-        free_snapshot(r.snapshot);
+        free_snapshot(snapshot);
         status = RAFT_IOERR;
     }
     if (status) {
@@ -438,33 +435,9 @@ static void pass_snapshot(struct snapshot_read *l, int status)
         raft_free(r.libraft->data); /* the block that contains its request */
         return;
     }
-    fixes->snapshot_index = r.snapshot->index;
-    fixes->snapshot_term = r.snapshot->term;
-    r.cb(r.libraft, r.snapshot, status);
-}
-
-static void snapshot_was_checked(struct log_snapshot_check *check, bool is_sound)
-{
-    struct snapshot_read *l = (struct snapshot_read *)((char *)check - offsetof(struct snapshot_read, check));
-    if (!is_sound) {
-        log_error("a snapshot on this disk is damaged and not sent index=%" PRIu64, (uint64_t)l->snapshot->index);
-        free_snapshot(l->snapshot);
-    }
-    pass_snapshot(l, is_sound ? 0 : RAFT_CORRUPT);
-}
-
-static void snapshot_was_read(struct raft_io_snapshot_get *req, struct raft_snapshot *snapshot, int status)
-{
-    struct snapshot_read *l = req->data;
-    l->snapshot = snapshot;
-    if (!status && !snapshot->bufs) {
-        free_snapshot(snapshot);
-        status = RAFT_IOERR;
-    }
-    if (status)
-        pass_snapshot(l, status);
-    else
-        log_snapshot_check(log_of(l->io), &l->check, &snapshot->bufs[0], snapshot_was_checked);
+    fixes->snapshot_index = snapshot->index;
+    fixes->snapshot_term = snapshot->term;
+    r.cb(r.libraft, snapshot, status);
 }
 
 static int snapshot_get(struct raft_io *io, struct raft_io_snapshot_get *req, raft_io_snapshot_get_cb cb)
@@ -514,19 +487,8 @@ bool libraft_fixes_may_snapshot(const struct raft *raft)
     return !raft->configuration_uncommitted_index || raft->configuration_uncommitted_index > raft->last_applied;
 }
 
-/* libraft leaves the struct of a snapshot that it has not found uninitialised. */
-static void *malloc_zeroed(void *arg, size_t bytes)
-{
-    (void)arg;
-    return calloc(1, bytes);
-}
-
 void libraft_fixes_install(struct raft_io *io)
 {
-    static struct raft_heap heap;
-    heap = *raft_heap_get();
-    heap.malloc = malloc_zeroed;
-    raft_heap_set(&heap);
     struct libraft_fixes *fixes = fixes_of(io);
     *fixes = (struct libraft_fixes){.load = io->load,
                                     .start = io->start,

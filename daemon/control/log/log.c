@@ -618,6 +618,7 @@ static void on_loop_turn(uv_check_t *check)
 {
     observe_faults(check->data);
     observe_raft(check->data);
+    log_snapshot_file_trim(uv_now(check->loop));
 }
 
 /* ---- ticks ---- */

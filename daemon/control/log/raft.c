@@ -193,6 +193,7 @@ int log_raft_open(struct log *log, const char *name)
     }
     if (log->guard.fd >= 0)
         log_guard_install(&log->guard, &log->io);
+    log_snapshot_file_install(&log->io);
     libraft_fixes_install(&log->io);
     log_snapshot_install(log);
     log_faults_install(&log->io);

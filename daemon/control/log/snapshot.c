@@ -172,41 +172,17 @@ static void close_io(struct raft_io *io, raft_io_close_cb cb)
     s->close(io, io_closed);
 }
 
-/* Fails only without a function. */
-static void begin_work(struct log *log, uv_work_t *work, uv_work_cb run, uv_after_work_cb done)
+/* uv_queue_work fails only without a function. */
+void log_snapshot_work_begin(struct log *log, uv_work_t *work, uv_work_cb run, uv_after_work_cb done)
 {
     log->snapshots.n_works++;
     (void)uv_queue_work(log->config.loop, work, run, done);
 }
 
-static void end_work(struct log *log)
+void log_snapshot_work_end(struct log *log)
 {
     log->snapshots.n_works--;
     report_closed(log);
-}
-
-static void run_check(uv_work_t *work)
-{
-    struct log_snapshot_check *c = work->data;
-    const void *data;
-    size_t len;
-    c->is_sound = unwrap_snapshot(&c->buf, &data, &len) == OK;
-}
-
-static void check_done(uv_work_t *work, int status)
-{
-    (void)status;
-    struct log_snapshot_check *c = work->data;
-    struct log *log = c->log;
-    c->cb(c, c->is_sound);
-    end_work(log);
-}
-
-void log_snapshot_check(struct log *log, struct log_snapshot_check *check, const struct raft_buffer *buf,
-                        void (*cb)(struct log_snapshot_check *check, bool is_sound))
-{
-    *check = (struct log_snapshot_check){.work = {.data = check}, .log = log, .buf = *buf, .cb = cb};
-    begin_work(log, &check->work, run_check, check_done);
 }
 
 /* ---- storing ---- */
@@ -253,7 +229,7 @@ static void read_done(uv_work_t *work, int status)
     struct log *log = p->log;
     p->is_read = true;
     finish_received(p);
-    end_work(log);
+    log_snapshot_work_end(log);
 }
 
 /* libraft counts the entries of a received snapshot as its own already, so the disk must get it now. */
@@ -263,7 +239,7 @@ static int put_received(struct log_snapshot_put *p)
     p->store.data = p;
     int status = p->log->snapshots.snapshot_put(&p->log->io, 0, &p->store, p->libraft, received_stored);
     if (!status)
-        begin_work(p->log, &p->work, run_read, read_done);
+        log_snapshot_work_begin(p->log, &p->work, run_read, read_done);
     return status;
 }
 
@@ -283,7 +259,7 @@ static void store(struct log *log)
         return;
     log_warn("a snapshot of the log is not stored yet why=\"%s\"", raft_strerror(status));
     p->err = log_err_from_raft(status);
-    begin_work(log, &p->work, run_write, work_done);
+    log_snapshot_work_begin(log, &p->work, run_write, work_done);
 }
 
 static void work_done(uv_work_t *work, int status)
@@ -295,11 +271,11 @@ static void work_done(uv_work_t *work, int status)
         p->cb(p->req, RAFT_CANCELED);
     } else if (p->err) {
         log_warn("the bytes of a snapshot are made again why=\"%s\"", err_text(p->err));
-        begin_work(log, work, run_write, work_done);
+        log_snapshot_work_begin(log, work, run_write, work_done);
     } else {
         store(log);
     }
-    end_work(log);
+    log_snapshot_work_end(log);
 }
 
 static int put_snapshot(struct raft_io *io, unsigned trailing, struct raft_io_snapshot_put *req,
@@ -320,7 +296,7 @@ static int put_snapshot(struct raft_io *io, unsigned trailing, struct raft_io_sn
                                    .frozen = frozen};
     if (!frozen)
         return put_received(p);
-    begin_work(log, &p->work, run_write, work_done);
+    log_snapshot_work_begin(log, &p->work, run_write, work_done);
     return 0;
 }
 

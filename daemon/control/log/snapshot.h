@@ -1,6 +1,6 @@
 /* Snapshots of the log: when one is taken, and the work that grows with their size, which runs in libuv's pool: the
- * bytes of a state and their sum, the check of a snapshot that is sent, and the state of one that was received. Owned
- * by the log, loop thread. */
+ * bytes of a state and their sum, and the state of one that was received. What is sent to another voter is in
+ * snapshot_file.h. Owned by the log, loop thread. */
 #ifndef DTD_DAEMON_CONTROL_LOG_SNAPSHOT_H
 #define DTD_DAEMON_CONTROL_LOG_SNAPSHOT_H
 
@@ -64,16 +64,8 @@ void log_snapshot_thaw(struct log *log);
 /* Restores the machine from a snapshot, which may have been read already; `is_old`: checks it only. */
 NODISCARD err_t log_snapshot_restore(struct log *log, const struct raft_buffer *buf, bool is_old);
 
-/* Compares the sum of a snapshot with its bytes, which stay until `cb`. It is called once and later, also while libraft
- * closes. */
-struct log_snapshot_check {
-    uv_work_t work;
-    struct log *log;
-    struct raft_buffer buf;
-    bool is_sound;
-    void (*cb)(struct log_snapshot_check *check, bool is_sound);
-};
-void log_snapshot_check(struct log *log, struct log_snapshot_check *check, const struct raft_buffer *buf,
-                        void (*cb)(struct log_snapshot_check *check, bool is_sound));
+/* Work in the pool that uses the log: libraft is not freed before its end. `done` calls log_snapshot_work_end last. */
+void log_snapshot_work_begin(struct log *log, uv_work_t *work, uv_work_cb run, uv_after_work_cb done);
+void log_snapshot_work_end(struct log *log);
 
 #endif

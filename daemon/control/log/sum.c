@@ -60,12 +60,17 @@ void log_sum_make(const void *data, size_t len, uint8_t ret[LOG_SUM_BYTES])
     log_sum_encode(log_crc(0, data, len), ret);
 }
 
+bool log_sum_is_there(const uint8_t tail[LOG_SUM_BYTES])
+{
+    return memcmp(tail, magic, sizeof(magic)) == 0;
+}
+
 err_t log_sum_check(const void *data, size_t len, size_t *ret_len)
 {
     uint8_t expected[LOG_SUM_BYTES];
     const uint8_t *sum = (const uint8_t *)data + len - LOG_SUM_BYTES;
     *ret_len = len;
-    if (len < LOG_SUM_BYTES || memcmp(sum, magic, sizeof(magic)) != 0)
+    if (len < LOG_SUM_BYTES || !log_sum_is_there(sum))
         return ERR_NOTFOUND;
     log_sum_make(data, len - LOG_SUM_BYTES, expected);
     if (memcmp(sum, expected, LOG_SUM_BYTES) != 0)

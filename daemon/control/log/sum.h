@@ -4,6 +4,7 @@
 
 #include "common/base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,6 +18,8 @@ uint32_t log_crc(uint32_t crc, const void *data, size_t len);
 void log_sum_make(const void *data, size_t len, uint8_t ret[LOG_SUM_BYTES]);
 /* The same of bytes whose log_crc is known. */
 void log_sum_encode(uint32_t crc, uint8_t ret[LOG_SUM_BYTES]);
+/* Whether the last bytes of a file are a sum, right or wrong. */
+bool log_sum_is_there(const uint8_t tail[LOG_SUM_BYTES]);
 /* Stores the number of bytes in front of the sum. ERR_CORRUPT: the sum does not match. ERR_NOTFOUND: there is no sum,
  * as in what versions before 0.1.0 wrote; `ret_len` is then `len`. */
 NODISCARD err_t log_sum_check(const void *data, size_t len, size_t *ret_len);

@@ -154,7 +154,7 @@ static void submitted(void *arg, err_t err, uint64_t index, const void *result)
         rpc_fail(call, err, "not submitted: %s", not_logged_text(server, err));
     else
         answer_submitted(call, r);
-    jobs_tick(server->jobs);
+    jobs_tick_soon(server->jobs, NULL);
 }
 
 #define OWN_ENV 4096 /* bytes reserved for the settings and the variables that dtd adds to a command's environment */
@@ -444,24 +444,23 @@ static void canceled(void *arg, err_t err, uint64_t index, const void *result)
     p.cancel.repeated = r->repeated;
     if (!r->err)
         job_cancel(j, &p.cancel);
-    jobs_tick(p.server->jobs);
+    jobs_tick_soon(p.server->jobs, j);
     reply_status(p.server, p.call, j); /* also for a job that had already ended: the status shows that */
 }
 
-/* Answers a cancel that would change nothing: the job has ended, or the request was applied before. It is not logged,
- * so that a client that repeats it does not fill the log. */
-static bool answer_known_cancel(struct rpc_server *server, struct rpc_call *call, struct job *j,
-                                const uint8_t request_id[REQUEST_ID_BYTES], struct job_cancel cancel)
+/* Answers a cancel that would change nothing in the state: the job has ended or is stopping, or the request was applied
+ * before. It is not logged, so that a client that repeats it does not fill the log. A job that is stopping gets the new
+ * time of grace, or ends at once. */
+static bool answer_known_cancel(struct rpc_server *server, struct rpc_call *call, struct job *j, const struct record *r,
+                                struct job_cancel cancel)
 {
-    struct state_result first;
-    const struct state_job *s = state_job_find(server->replica->state, job_view_of(j).id);
-    bool is_known = state_request_find(server->replica->state, request_id, &first);
-    if (!is_known && (!s || s->end == END_NONE))
+    struct state_result answer;
+    cancel.repeated = state_request_find(server->replica->state, r->request_id, &answer);
+    if (!cancel.repeated && !state_is_idle(server->replica->state, r, &answer))
         return false;
-    cancel.repeated = true;
-    if (is_known && !first.err)
+    if (!answer.err)
         job_cancel(j, &cancel);
-    jobs_tick(server->jobs);
+    jobs_tick_soon(server->jobs, j);
     reply_status(server, call, j);
     return true;
 }
@@ -485,7 +484,13 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
     enum state_desired desired = m->save ? DESIRED_SAVED : DESIRED_CANCELED;
     const struct job_cancel cancel = {.desired = desired,
                                       .grace_ms = m->has_grace_seconds ? m->grace_seconds * 1000 : JOB_GRACE_OF_FILE};
-    if (answer_known_cancel(server, call, j, m->request_id.data, cancel))
+    struct record r = {.kind = RECORD_DESIRED,
+                       .wall_ms = clock_wall_ms(),
+                       .has_request = true,
+                       .job = job_view_of(j).id,
+                       .desired = {.desired = desired}};
+    memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
+    if (answer_known_cancel(server, call, j, &r, cancel))
         return;
     struct why why = {""};
     err_t err = rpc_share_proposes(server, rpc_caller_uid(call), &why);
@@ -496,14 +501,8 @@ void rpc_client_cancel(void *owner, struct rpc_call *call, const ProtobufCMessag
     struct pending *p = pending_new(server, call, rpc_caller_uid(call));
     err = ERR_NOMEM;
     if (p) {
-        p->job = job_view_of(j).id;
+        p->job = r.job;
         p->cancel = cancel;
-        struct record r = {.kind = RECORD_DESIRED,
-                           .wall_ms = clock_wall_ms(),
-                           .has_request = true,
-                           .job = job_view_of(j).id,
-                           .desired = {.desired = desired}};
-        memcpy(r.request_id, m->request_id.data, REQUEST_ID_BYTES);
         err = replica_propose(server->replica, &r, canceled, p);
     }
     if (err) {
@@ -685,16 +684,14 @@ void rpc_client_checkpoints(void *owner, struct rpc_call *call, const ProtobufCM
 void rpc_client_warning(const struct rpc_server *server, char *ret, size_t size)
 {
     const char *log = log_warning(server->replica->log), *low = server->local->health.warning;
-    uint64_t failing = 0;
-    for (const struct job *j = server->jobs->head; j; j = job_next(j))
-        failing += job_view_of(j).metrics->err != OK;
+    const int failing = jobs_unwritten(server->jobs);
     const char *sick = server->local->gpus.sick, *unknown = server->local->probe.warning;
     int at = snprintf(ret, size, "%s%s%s", log ? log : "", log && *low ? "; " : "", low);
     at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *sick ? "; " : "", sick);
     at += snprintf(ret + at, size - (size_t)at, "%s%s", at && *unknown ? "; " : "", unknown);
     if (failing)
-        snprintf(ret + at, size - (size_t)at,
-                 "%smetrics of %" PRIu64 " jobs are in memory only: they cannot be written", at ? "; " : "", failing);
+        snprintf(ret + at, size - (size_t)at, "%smetrics of %d jobs are in memory only: they cannot be written",
+                 at ? "; " : "", failing);
 }
 
 static bool is_io(const struct child *c)

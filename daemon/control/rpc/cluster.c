@@ -1,5 +1,6 @@
 /* Adapter: calls of other nodes and requests of users that concern the cluster. A call that needs a record is answered
- * when the record is applied. Its errors become sentences by the table in verdict_text. */
+ * when the record is applied, and at once if the record would change nothing. Its errors become sentences by the table
+ * in verdict_text. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/conf/node.h"
@@ -22,6 +23,9 @@
 
 #define DEFAULT_HOURS 24
 #define MAX_HOURS (24 * 365)
+/* Of joining nodes, under way at one time. Enough to fill several writes of the log's disk, and far below
+ * LOG_MAX_PENDING, the rest of which is for jobs. */
+#define MAX_JOINS 128
 
 /* ---- records with a waiting call ---- */
 
@@ -52,15 +56,16 @@ static const char *verdict_text(enum record_kind kind, err_t err)
 }
 
 struct pending_record {
-    struct cluster_viewer viewer; /* of a join; the first member */
     struct rpc_server *server;
     struct rpc_call *call;
     enum record_kind kind;
     struct token token;
     int64_t expires_ms;
     uint32_t uses;
-    uint64_t node; /* the number of a node that has joined */
+    char name[NODE_NAME_MAX + 1]; /* of a node that joins */
 };
+
+static void take_waiting_joins(struct rpc_server *server);
 
 static void reply_token(struct pending_record *w)
 {
@@ -80,14 +85,20 @@ static void reply_token(struct pending_record *w)
     explicit_bzero(text, sizeof(text));
 }
 
-static void reply_joined(struct cluster_viewer *viewer, const struct buf *view)
+static void reply_joined(struct pending_record *w, uint64_t id)
 {
-    struct pending_record *w = (struct pending_record *)viewer;
+    struct buf view = {0};
     Dtd__JoinReply m = DTD__JOIN_REPLY__INIT;
-    m.id = w->node;
-    m.view = (ProtobufCBinaryData){view->len, view->data};
-    rpc_reply(w->call, &m.base);
-    free(w);
+    err_t err = cluster_welcome(w->server->cluster, w->name, &view);
+    m.id = id;
+    m.view = (ProtobufCBinaryData){view.len, view.data};
+    if (err)
+        rpc_fail(w->call, err, "%s", err_text(err));
+    else
+        rpc_reply(w->call, &m.base);
+    if (view.data)
+        explicit_bzero(view.data, view.len);
+    buf_fini(&view);
 }
 
 static void on_recorded(void *arg, err_t err, uint64_t index, const void *result)
@@ -96,12 +107,6 @@ static void on_recorded(void *arg, err_t err, uint64_t index, const void *result
     const struct state_result *r = result;
     (void)index;
     w->server->joins -= w->kind == RECORD_NODE;
-    if (!err && !r->err && w->kind == RECORD_NODE) {
-        w->node = r->node;
-        w->viewer.cb = reply_joined;
-        cluster_view_await(w->server->cluster, &w->viewer);
-        return;
-    }
     if (err)
         rpc_fail(w->call, ERR_AGAIN,
                  "the leader has changed, and the request may or may not have been executed: check, and try again");
@@ -109,16 +114,20 @@ static void on_recorded(void *arg, err_t err, uint64_t index, const void *result
         rpc_fail(w->call, r->err, "%s", verdict_text(w->kind, r->err));
     else if (w->kind == RECORD_TOKEN)
         reply_token(w);
+    else if (w->kind == RECORD_NODE)
+        reply_joined(w, r->node);
     else {
         Dtd__PeerEmpty for_peers = DTD__PEER_EMPTY__INIT;
         Dtd__Empty for_people = DTD__EMPTY__INIT;
         rpc_reply(w->call, rpc_call_method(w->call) == PEER_LEAVE ? &for_peers.base : &for_people.base);
     }
     token_wipe(&w->token);
+    if (w->kind == RECORD_NODE)
+        take_waiting_joins(w->server);
     free(w);
 }
 
-/* Proposes the record; answers the call when it is applied, or now after an error. */
+/* Proposes the record; answers the call when it is applied, or now after an error and if nothing would change. */
 static void propose_for_call(struct rpc_server *server, struct rpc_call *call, struct record *r,
                              const struct pending_record *with)
 {
@@ -129,6 +138,8 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
         return;
     }
     struct pending_record *w = calloc(1, sizeof(*w));
+    struct state_result known;
+    bool is_idle = state_is_idle(server->replica->state, r, &known);
     err = w ? OK : ERR_NOMEM;
     if (w) {
         if (with)
@@ -136,15 +147,21 @@ static void propose_for_call(struct rpc_server *server, struct rpc_call *call, s
         w->server = server;
         w->call = call;
         w->kind = r->kind;
+        if (r->kind == RECORD_NODE)
+            snprintf(w->name, sizeof(w->name), "%s", r->node.name);
         r->wall_ms = clock_wall_ms();
-        err = replica_propose(server->replica, r, on_recorded, w);
+        err = is_idle ? OK : replica_propose(server->replica, r, on_recorded, w);
     }
     server->joins += !err && r->kind == RECORD_NODE;
+    if (!err && is_idle)
+        on_recorded(w, OK, 0, &known);
     if (!err)
         return;
     free(w);
     const char *warning = err == ERR_AGAIN ? NULL : log_warning(server->replica->log);
-    rpc_fail(call, err, "not recorded: %s", warning ? warning : err_text(err));
+    /* A joining node that gets ERR_LIMIT gives up: to it, this means that the cluster is full. */
+    bool is_busy = err == ERR_LIMIT && r->kind == RECORD_NODE;
+    rpc_fail(call, is_busy ? ERR_AGAIN : err, "not recorded: %s", warning ? warning : err_text(err));
 }
 
 /* ---- calls of other nodes ---- */
@@ -213,15 +230,35 @@ static void handle_hello(void *owner, struct rpc_call *call, const ProtobufCMess
     rpc_reply(call, &s.base);
 }
 
+/* `node` and `ret` are the caller's. */
+static void fill_source(const struct state_node *x, Dtd__PeerIntroduction *node, Dtd__PeerSource *ret)
+{
+    dtd__peer_introduction__init(node);
+    dtd__peer_source__init(ret);
+    node->name = x->name;
+    node->id = x->id;
+    node->has_public_key = record_has_key(x->public_key);
+    node->public_key = (ProtobufCBinaryData){NODE_KEY_BYTES, (uint8_t *)x->public_key};
+    ret->address = x->address;
+    ret->node = node;
+}
+
 static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     const Dtd__PeerBeat *b = (const Dtd__PeerBeat *)request;
     struct rpc_server *server = owner;
-    const struct cluster_beat beat = {b->view, b->raft_index, b->has_changes && b->changes};
+    bool has_digest = b->has_fetched && b->fetched.len == CLUSTER_DIGEST_BYTES;
+    const struct cluster_beat beat = {.view = b->view,
+                                      .index = b->raft_index,
+                                      .changes = b->changes,
+                                      .shares = b->shares,
+                                      .fetched = has_digest ? b->fetched.data : NULL};
     struct cluster_news news = {.n_changes = 0};
     Dtd__PeerBeatReply m = DTD__PEER_BEAT_REPLY__INIT;
     ProtobufCBinaryData changes[CLUSTER_STEPS];
     Dtd__PeerMark marks[CLUSTER_MARKS], *mark[CLUSTER_MARKS];
+    Dtd__PeerSource source;
+    Dtd__PeerIntroduction node;
     struct rpc_conn *conn = rpc_call_conn(call);
     err_t err = conn ? cluster_heartbeat(server->cluster, conn, &beat, &news) : ERR_AGAIN;
     if (err) {
@@ -239,6 +276,12 @@ static void handle_heartbeat(void *owner, struct rpc_call *call, const ProtobufC
     m.n_change = (size_t)news.n_changes;
     m.has_hash = news.n_changes > 0;
     m.hash = news.hash;
+    m.has_known = m.known = news.known;
+    m.has_behind = m.behind = news.behind;
+    if (news.source) {
+        fill_source(news.source, &node, &source);
+        m.source = &source;
+    }
     m.voter = (uint64_t *)news.voters;
     m.n_voter = (size_t)news.n_voters;
     for (int i = 0; i < news.n_marks; i++) {
@@ -301,27 +344,10 @@ static bool is_callers_join(const struct cluster_caller *caller, const Dtd__Join
            ((q->has_token ? q->token : 0) == caller->token && strcmp(caller->name, q->name) == 0 && is_same_key);
 }
 
-static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+/* Leads this node or not: the request has been checked. */
+static void join(struct rpc_server *server, struct rpc_call *call, const Dtd__JoinRequest *q)
 {
-    const Dtd__JoinRequest *q = (const Dtd__JoinRequest *)request;
-    struct rpc_server *server = owner;
-    struct cluster_caller caller;
-    uint64_t token = q->has_token ? q->token : 0;
-    struct address address;
     struct why why = {""};
-    if (!cluster_caller(server->cluster, rpc_call_conn(call), &caller) || !is_legal_join(q) ||
-        !is_callers_join(&caller, q)) {
-        rpc_fail(call, ERR_DENIED, "the request does not match the authenticated connection");
-        return;
-    }
-    if (!token && !cluster_has_key_file(server->cluster)) {
-        rpc_fail(call, ERR_DENIED, "joining this cluster needs a token: dtctl cluster token");
-        return;
-    }
-    if (address_parse(q->address, &address, &why)) {
-        rpc_fail(call, ERR_INVALID, "%s", why.text);
-        return;
-    }
     const struct features_range has = range_of(q->has_oldest, q->oldest, q->has_newest, q->newest);
     if (!cluster_leads(server->cluster)) {
         forward_join(server, call, q, &has);
@@ -348,13 +374,109 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
                        .node = {.name = q->name,
                                 .address = q->address,
                                 .domain = q->domain ? q->domain : "",
-                                .token = token,
+                                .token = q->has_token ? q->token : 0,
                                 .newest = has.newest}};
     memcpy(r.node.instance, q->instance.data, NODE_INSTANCE_BYTES);
     if (q->has_public_key && cluster_version(server->cluster) >= FEATURE_IDENTITY)
         memcpy(r.node.public_key, q->public_key.data, NODE_KEY_BYTES);
     log_info("node joins node=%s address=%s version=%s", q->name, q->address, q->version ? q->version : "?");
     propose_for_call(server, call, &r, NULL);
+}
+
+/* ---- joins that wait for room in the log ---- */
+
+/* More than the log takes at one time would be refused, and their nodes would connect again and again. */
+struct waiting_join {
+    TAILQ_ENTRY(waiting_join) link;
+    struct rpc_server *server;
+    struct rpc_call *call;
+    Dtd__JoinRequest *request;
+};
+
+static void free_waiting_join(struct waiting_join *w)
+{
+    TAILQ_REMOVE(&w->server->waiting_joins, w, link);
+    dtd__join_request__free_unpacked(w->request, NULL);
+    free(w);
+}
+
+static void join_gone(void *arg)
+{
+    free_waiting_join(arg);
+}
+
+static err_t join_later(struct rpc_server *server, struct rpc_call *call, const Dtd__JoinRequest *q)
+{
+    struct waiting_join *w = calloc(1, sizeof(*w));
+    uint8_t *packed = malloc(dtd__join_request__get_packed_size(q) + 1);
+    if (w && packed)
+        w->request = dtd__join_request__unpack(NULL, dtd__join_request__pack(q, packed), packed);
+    free(packed);
+    if (!w || !w->request) {
+        free(w);
+        return ERR_NOMEM;
+    }
+    w->server = server;
+    w->call = call;
+    TAILQ_INSERT_TAIL(&server->waiting_joins, w, link);
+    rpc_call_on_cancel(call, join_gone, w);
+    return OK;
+}
+
+/* After each record of a join, also when it failed because the leader has changed. */
+static void take_waiting_joins(struct rpc_server *server)
+{
+    struct waiting_join *w;
+    while (server->joins < MAX_JOINS && (w = TAILQ_FIRST(&server->waiting_joins))) {
+        struct rpc_call *call = w->call;
+        Dtd__JoinRequest *q = w->request;
+        w->request = NULL;
+        rpc_call_on_cancel(call, NULL, NULL);
+        free_waiting_join(w);
+        join(server, call, q);
+        dtd__join_request__free_unpacked(q, NULL);
+    }
+}
+
+static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const Dtd__JoinRequest *q = (const Dtd__JoinRequest *)request;
+    struct rpc_server *server = owner;
+    struct cluster_caller caller;
+    uint64_t token = q->has_token ? q->token : 0;
+    struct address address;
+    struct why why = {""};
+    if (!cluster_caller(server->cluster, rpc_call_conn(call), &caller) || !is_legal_join(q) ||
+        !is_callers_join(&caller, q)) {
+        rpc_fail(call, ERR_DENIED, "the request does not match the authenticated connection");
+        return;
+    }
+    if (!token && !cluster_has_key_file(server->cluster)) {
+        rpc_fail(call, ERR_DENIED, "joining this cluster needs a token: dtctl cluster token");
+        return;
+    }
+    if (address_parse(q->address, &address, &why)) {
+        rpc_fail(call, ERR_INVALID, "%s", why.text);
+        return;
+    }
+    if (!cluster_leads(server->cluster) || server->joins < MAX_JOINS)
+        join(server, call, q);
+    else if (join_later(server, call, q))
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+}
+
+/* Another node that was named as one with the view fetches it. */
+static void handle_view(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    const struct buf *view = cluster_view_bytes(((struct rpc_server *)owner)->cluster);
+    Dtd__PeerView m = DTD__PEER_VIEW__INIT;
+    (void)request;
+    if (view) {
+        m.view = (ProtobufCBinaryData){view->len, view->data};
+        rpc_reply(call, &m.base);
+    } else {
+        rpc_fail(call, ERR_AGAIN, "this node has no view of the cluster yet");
+    }
 }
 
 static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -844,6 +966,7 @@ const struct rpc_server_row *rpc_cluster_rows(int *ret_n)
         {SERVED_LOCALLY, {PEER_BEAT, handle_heartbeat}},
         {SERVED_LOCALLY, {PEER_JOIN, handle_join}},
         {SERVED_LOCALLY, {PEER_LEAVE, handle_leave}},
+        {SERVED_LOCALLY, {PEER_VIEW, handle_view}},
     };
     *ret_n = sizeof(rows) / sizeof(rows[0]);
     return rows;

@@ -219,14 +219,16 @@ static void take_stores(struct rpc_server *server, struct node_view *a, const Dt
 struct attendance {
     struct rpc_server *server;
     struct rpc_call *call;
+    char *node;
 };
 
 static void attend_gone(void *arg)
 {
     struct attendance *t = arg;
-    for (struct node_view *a = t->server->jobs->nodes; a; a = a->next)
-        if (a->attend == t->call)
-            node_view_away(a);
+    struct node_view *a = node_view_find(t->server->jobs, t->node);
+    if (a && a->attend == t->call)
+        node_view_away(a);
+    free(t->node);
     free(t);
 }
 
@@ -239,7 +241,12 @@ void rpc_peer_attend(void *owner, struct rpc_call *call, const ProtobufCMessage 
         rpc_fail(call, ERR_AGAIN, "this node is not the leader, or the connection belongs to no node of its cluster");
         return;
     }
-    *t = (struct attendance){server, call};
+    *t = (struct attendance){server, call, strdup(a->name)};
+    if (!t->node) {
+        free(t);
+        rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+        return;
+    }
     rpc_call_on_cancel(call, attend_gone, t);
     take_facts(a, (const Dtd__AgentFacts *)request);
     node_view_up(a, call);

@@ -16,6 +16,7 @@
 
 struct event_stream; /* events.c */
 struct held_submit;  /* client.c */
+struct waiting_join; /* cluster.c */
 struct watch;        /* watch.h */
 
 /* A connection to control.sock of this node, or, if this node leads, one to another node that forwards its calls. It
@@ -63,12 +64,13 @@ struct rpc_server {
     int reports;       /* number of reports to the leader that wait for an answer */
     bool list_due;     /* the list of all processes is to be sent when `reports` is 0 */
 
-    int joins;                               /* records of joining nodes that are not applied yet */
-    struct pool reads;                       /* short reads of log files; writes of the cluster's view */
-    struct pool parses;                      /* files of metrics, which may take long */
-    LIST_HEAD(, watch) watch_loads;          /* calls that have the content of a file in memory, or will have */
-    bool extends_curve;                      /* a task of `parses` extends a curve file */
-    LIST_HEAD(, event_stream) event_streams; /* Events calls */
+    int joins;                                /* records of joining nodes that are not applied yet */
+    TAILQ_HEAD(, waiting_join) waiting_joins; /* requests of others, in their order */
+    struct pool reads;                        /* short reads of log files; writes of the cluster's view */
+    struct pool parses;                       /* files of metrics, which may take long */
+    LIST_HEAD(, watch) watch_loads;           /* calls that have the content of a file in memory, or will have */
+    bool extends_curve;                       /* a task of `parses` extends a curve file */
+    LIST_HEAD(, event_stream) event_streams;  /* Events calls */
     struct user_names names;
 };
 

@@ -18,6 +18,8 @@
 #define FEATURES_OLDEST 1
 #define FEATURES_NEWEST 2
 #define FEATURE_IDENTITY 2 /* public keys of nodes in their records */
+/* More than STATE_MAX_NODES_BEFORE nodes. */
+#define FEATURE_MANY_NODES 2
 /* Records have the cluster's clock. Voters without it would go by dates, and their states would differ. */
 #define FEATURE_CLOCK 2
 

@@ -26,6 +26,9 @@ struct state {
 
 /* Applies a record of the cluster: RECORD_NODE and later kinds. */
 err_t state_nodes_apply(struct state *s, const struct record *r, struct state_result *ret);
+/* state_is_idle for these kinds. */
+bool state_nodes_is_idle(const struct state *s, const struct record *r, struct state_result *ret);
+bool state_is_same_text(const char *a, const char *b); /* NULL is equal to NULL only */
 void state_node_fini(struct state_node *n);
 void state_nodes_clear(struct state_cluster *c);
 err_t state_node_reserve(struct state_cluster *c);

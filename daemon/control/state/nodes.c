@@ -80,6 +80,11 @@ const struct state_node *state_node_by_id(const struct state *s, uint64_t id)
     return NULL;
 }
 
+bool state_is_same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
 /* ---- tokens ---- */
 
 static struct state_token *find_token(struct state_cluster *c, uint64_t id)
@@ -245,6 +250,35 @@ static err_t apply_admin(struct state_cluster *c, const struct record *r, struct
     n->drained_ms = reason ? r->wall_ms : 0;
     ret->node = n->id;
     return OK;
+}
+
+/* ---- records that would change nothing ---- */
+
+/* The same node joins once more: its address, domain and key are known. */
+static bool is_joined(const struct state_node *n, const struct record *r)
+{
+    bool is_known_key =
+        !record_has_key(r->node.public_key) || memcmp(n->public_key, r->node.public_key, NODE_KEY_BYTES) == 0;
+    return memcmp(n->instance, r->node.instance, NODE_INSTANCE_BYTES) == 0 && is_known_key &&
+           strcmp(n->address, r->node.address) == 0 && strcmp(n->domain, r->node.domain) == 0;
+}
+
+bool state_nodes_is_idle(const struct state *s, const struct record *r, struct state_result *ret)
+{
+    const char *name = r->kind == RECORD_NODE         ? r->node.name
+                       : r->kind == RECORD_NODE_LEFT  ? r->node_left.name
+                       : r->kind == RECORD_NODE_ADMIN ? r->node_admin.name
+                                                      : NULL;
+    const struct state_node *n = name ? state_node_find(s, name) : NULL;
+    bool joins = r->kind == RECORD_NODE;
+    if (!name || (joins && (!n || r->node.newest < s->cluster.version)))
+        return false;
+    bool is_idle =
+        !n || (joins ? is_joined(n, r)
+                     : r->kind == RECORD_NODE_ADMIN && state_is_same_text(n->drained, r->node_admin.drained));
+    if (is_idle)
+        *ret = n ? (struct state_result){.node = n->id} : (struct state_result){.err = ERR_NOTFOUND};
+    return is_idle;
 }
 
 /* ---- keys ---- */

@@ -281,7 +281,7 @@ static void put_secrets(const struct state_cluster *c, struct cluster_lists *l)
 
 /* Some of the nodes, and all the rest. */
 struct cluster_part {
-    const struct state_node **nodes;
+    const struct state_node *const *nodes;
     size_t n_nodes;
     uint64_t *gone;
     size_t n_gone;
@@ -330,34 +330,36 @@ static err_t write_part(const struct state *s, const struct cluster_part *part, 
     return err;
 }
 
+err_t state_cluster_excerpt(const struct state *s, const struct state_node *const *nodes, int n, struct buf *ret)
+{
+    const struct cluster_part part = {.nodes = nodes, .n_nodes = (size_t)n};
+    return write_part(s, &part, ret);
+}
+
 static err_t write_cluster(const struct state *s, struct buf *ret)
 {
     const struct state_cluster *c = &s->cluster;
-    struct cluster_part all = {.nodes = calloc((size_t)c->n_nodes + 1, sizeof(*all.nodes))};
-    for (int i = 0; all.nodes && i < c->n_nodes; i++)
-        all.nodes[all.n_nodes++] = &c->nodes[i];
-    err_t err = all.nodes ? write_part(s, &all, ret) : ERR_NOMEM;
-    free(all.nodes);
+    const struct state_node **nodes = calloc((size_t)c->n_nodes + 1, sizeof(struct state_node *));
+    for (int i = 0; nodes && i < c->n_nodes; i++)
+        nodes[i] = &c->nodes[i];
+    err_t err = nodes ? state_cluster_excerpt(s, nodes, c->n_nodes, ret) : ERR_NOMEM;
+    free(nodes);
     return err;
 }
 
 /* ---- a change of the cluster ---- */
 
-static bool is_same_text(const char *a, const char *b)
-{
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
-
 static bool is_same_node(const struct state_node *a, const struct state_node *b)
 {
     return a->id == b->id && a->joined_ms == b->joined_ms && a->drained_ms == b->drained_ms &&
            memcmp(a->instance, b->instance, NODE_INSTANCE_BYTES) == 0 &&
-           memcmp(a->public_key, b->public_key, NODE_KEY_BYTES) == 0 && is_same_text(a->address, b->address) &&
-           is_same_text(a->domain, b->domain) && is_same_text(a->drained, b->drained);
+           memcmp(a->public_key, b->public_key, NODE_KEY_BYTES) == 0 && state_is_same_text(a->address, b->address) &&
+           state_is_same_text(a->domain, b->domain) && state_is_same_text(a->drained, b->drained);
 }
 
 /* Both lists are in the order of names. A node that was replaced by one of the same name is not among `gone`. */
-static void compare_nodes(const struct state_cluster *from, const struct state_cluster *to, struct cluster_part *ret)
+static void compare_nodes(const struct state_cluster *from, const struct state_cluster *to,
+                          const struct state_node **nodes, struct cluster_part *ret)
 {
     int at = 0;
     for (int i = 0; i < to->n_nodes; i++) {
@@ -366,7 +368,7 @@ static void compare_nodes(const struct state_cluster *from, const struct state_c
             ret->gone[ret->n_gone++] = from->nodes[at++].id;
         bool was_there = at < from->n_nodes && strcmp(from->nodes[at].name, x->name) == 0;
         if (!was_there || !is_same_node(&from->nodes[at], x))
-            ret->nodes[ret->n_nodes++] = x;
+            nodes[ret->n_nodes++] = x;
         at += was_there;
     }
     while (at < from->n_nodes)
@@ -375,14 +377,14 @@ static void compare_nodes(const struct state_cluster *from, const struct state_c
 
 err_t state_cluster_change(const struct state *from, const struct state *to, struct buf *ret)
 {
-    struct cluster_part part = {.nodes = calloc((size_t)to->cluster.n_nodes + 1, sizeof(*part.nodes)),
-                                .gone = calloc((size_t)from->cluster.n_nodes + 1, sizeof(*part.gone))};
-    err_t err = part.nodes && part.gone ? OK : ERR_NOMEM;
+    const struct state_node **nodes = calloc((size_t)to->cluster.n_nodes + 1, sizeof(struct state_node *));
+    struct cluster_part part = {.nodes = nodes, .gone = calloc((size_t)from->cluster.n_nodes + 1, sizeof(*part.gone))};
+    err_t err = nodes && part.gone ? OK : ERR_NOMEM;
     if (!err) {
-        compare_nodes(&from->cluster, &to->cluster, &part);
+        compare_nodes(&from->cluster, &to->cluster, nodes, &part);
         err = write_part(to, &part, ret);
     }
-    free(part.nodes);
+    free(nodes);
     free(part.gone);
     return err;
 }

@@ -654,6 +654,20 @@ static err_t apply_kind(struct state *s, const struct record *r, struct state_re
     return err ? err : appliers[r->kind](s->jobs[at], r, ret);
 }
 
+bool state_is_idle(const struct state *s, const struct record *record, struct state_result *ret)
+{
+    if (record->kind != RECORD_DESIRED)
+        return state_nodes_is_idle(s, record, ret);
+    const struct state_job *job = find_job(s, record->job);
+    if (job && job->end == END_NONE && job->desired == DESIRED_RUN)
+        return false;
+    *ret = (struct state_result){.err = !job                   ? ERR_NOTFOUND
+                                        : job->end != END_NONE ? ERR_STALE
+                                                               : OK,
+                                 .job = record->job};
+    return true;
+}
+
 err_t state_apply(struct state *s, const struct record *record, struct state_result *ret)
 {
     struct state_result result = {0};

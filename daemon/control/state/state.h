@@ -165,6 +165,10 @@ int state_jobs(const struct state *s, const struct state_job *const **ret);
 const struct state_checkpoint *state_newest_checkpoint(const struct state_job *job);
 /* True if this request id was applied within the last day; `ret` gets the first answer. Also used before proposing. */
 bool state_request_find(const struct state *s, const uint8_t id[REQUEST_ID_BYTES], struct state_result *ret);
+/* True if the record of a command would change nothing now: `ret` gets its answer, and it need not be proposed. Its
+ * request id is not compared. The state decides for a cancel, a node that joins, leaves, or is drained or no longer
+ * drained; of other kinds false. A refused submit is recorded, because a late repeat of it must be refused, too. */
+bool state_is_idle(const struct state *s, const struct record *record, struct state_result *ret);
 
 /* The events that are kept, in the order of the log; returns the number. */
 int state_events(const struct state *s, const struct state_event *const **ret);
@@ -183,6 +187,9 @@ const struct state_node *state_node_by_id(const struct state *s, uint64_t id);
 
 /* Appends the cluster's part alone; state_restore turns it into a state without jobs. */
 NODISCARD err_t state_cluster_snapshot(const struct state *s, struct buf *ret);
+/* The same with these nodes alone, which are nodes of the state in the order of names. */
+NODISCARD err_t state_cluster_excerpt(const struct state *s, const struct state_node *const *nodes, int n,
+                                      struct buf *ret);
 /* Appends what the cluster of `to` has and that of `from` has not: the nodes that are new or differ, the numbers of
  * those that are gone, and all tokens and keys. */
 NODISCARD err_t state_cluster_change(const struct state *from, const struct state *to, struct buf *ret);

@@ -359,6 +359,68 @@ TEST(experts_wait_for_the_rank_with_most_tokens)
     plan_step_time(&shape, &l, &m, &none, &rest);
     const double load = (uneven.compute - rest.compute) / (even.compute - rest.compute);
     assert_true(fabs((load - 1) / (drawn_load(8, 8 * 1024 * 2, 400) - 1) - 1) < 0.1);
+    job.parallel.expert_load = EXPERT_LOAD_BALANCED;
+    plan_shape_of(&job, &shape);
+    assert_true(shape.even_experts);
+    machine_fini(&m);
+    job_fini(&job);
+}
+
+static double compute_seconds(const struct plan_shape *s, const struct machine *m)
+{
+    const struct plan_overlap none = {0};
+    const struct plan_layout l = {
+        .dp = 1, .fsdp = 1, .tp = 1, .cp = 1, .pp = 1, .ep = 1, .chunks = 1, .micro_batch = 1};
+    struct plan_time t;
+    plan_step_time(s, &l, m, &none, &t);
+    return t.compute;
+}
+
+/* Forward 4 operations for each pair of a query and a key, of which the mask leaves half, and dimension of a head;
+ * backward 2.5 times as many. */
+TEST(attention_has_the_rate_of_its_program)
+{
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    struct machine m;
+    job_make(llama, "bfloat16", "cuda", &job);
+    machine_make(200, 50, &m);
+    plan_shape_of(&job, &shape);
+    shape.seq = 65536;
+    const double flops = 3.5 * 4 * shape.seq * shape.seq / 2 * shape.head_dim * shape.heads;
+    const double of_step = flops * shape.layers * shape.global_batch, peak = 300e12;
+    const double own = compute_seconds(&shape, &m);
+    shape.attention_rate = 0.4;
+    const double fast = compute_seconds(&shape, &m);
+    shape.attention_rate = 0.1;
+    const double slow = compute_seconds(&shape, &m);
+    assert_true(fabs((slow - fast) / (of_step / peak * (1 / 0.1 - 1 / 0.4)) - 1) < 1e-9);
+    assert_true(fabs((fast - own) / (of_step / peak * (1 / 0.4 - 1 / (0.75 * m.device.product))) - 1) < 1e-9);
+    machine_fini(&m);
+    job_fini(&job);
+}
+
+/* A device that is busy longer than the program needs to issue its operations hides that time, unless the program waits
+ * for each of them. */
+TEST(a_program_that_waits_for_calls_adds_them)
+{
+    struct job_spec job = {0};
+    struct plan_shape shape;
+    struct machine m;
+    job_make(llama, "bfloat16", "cuda", &job);
+    machine_make(200, 50, &m);
+    plan_shape_of(&job, &shape);
+    m.device.call_us = 0;
+    const double busy = compute_seconds(&shape, &m);
+    m.device.call_us = 1;
+    assert_true(compute_seconds(&shape, &m) == busy);
+    shape.waits_for_calls = true;
+    const double one = compute_seconds(&shape, &m) - busy;
+    m.device.call_us = 2;
+    const double two = compute_seconds(&shape, &m) - busy;
+    /* at least the products of a layer, three passes each */
+    assert_true(one > 1e-6 * shape.layers * shape.global_batch * 4 * 3);
+    assert_true(fabs(two / one - 2) < 1e-9);
     machine_fini(&m);
     job_fini(&job);
 }

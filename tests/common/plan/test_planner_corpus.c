@@ -1,7 +1,5 @@
 /* The closed form against steps that others measured (tests/plan-corpus). The constants are those of the machine files,
- * from data sheets and from measurements of single operations; none was fitted to the rows that it is judged by. One
- * exception is stated: how long Megatron of 2022 takes to issue an operation from Python (device.call_us) was chosen on
- * the rows of vtrain-single with a hidden size of 1024, which are reported, and judged on all others.
+ * from data sheets and from measurements of single operations; none was fitted to the rows that it is judged by.
  *
  * DTD_CORPUS_TABLE=1 prints the rows of docs/internals/planner.md, and `tests/docs/corpus --update . PROGRAM` writes
  * them into it. DTD_CORPUS_ROWS=1 prints each row of a corpus with the parts of its forecast. */
@@ -14,12 +12,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define MAX_ROWS 2048
-#define MEGATRON_2022 "device.call_us=58"
+#define MAX_ROWS 512
 
 struct row {
     struct plan_shape shape;
     struct plan_layout layout;
+    int sweep; /* rows are compared with those of the same number only */
     double ms, predicted_ms, gib, states_gib;
     bool once_per_node;
     bool exchanges; /* all-to-alls of experts run beside the computation of another microbatch */
@@ -38,14 +36,13 @@ static void source_path(const char *file, char ret[4096])
     snprintf(ret, 4096, "%s/%s", source, file);
 }
 
-static void machine_load(const char *name, const char *set, const char *more, struct machine *ret)
+static void machine_load(const char *name, const char *set, struct machine *ret)
 {
     char file[128], path[4096];
-    const char *sets[2] = {set, more};
     struct why why = {0};
     snprintf(file, sizeof(file), "deploy/machines/%s.yaml", name);
     source_path(file, path);
-    err_t err = machine_read(path, sets, !!set + !!more, ret, &why);
+    err_t err = machine_read(path, &set, !!set, ret, &why);
     if (err)
         fail_msg("%s", why.text);
 }
@@ -63,12 +60,15 @@ struct program {
     const char *source;
     double keep_bytes, grad_bytes, update_bytes, accumulate_bytes, loss_bytes;
     bool even_stages;
+    bool waits_for_calls;
 };
 
 static const struct program programs[] = {
-    {"vtrain", 6, 2, 82, 6, 60, true}, {"narayanan", 6, 2, 66, 6, 60, true}, {"korthikanti", 6, 4, 66, 0, 60, true},
-    {"llama3", 6, 4, 0, 0, 0, true},   {"simumax", 4, 4, 66, 0, 0, true},    {"megatron", 4, 4, 66, 0, 60, true},
-    {"mpt", 4, 4, 66, 0, 60, true},    {"qwen3", 4, 4, 66, 0, 0, false},
+    {"vtrain", 6, 2, 82, 6, 60, true, false},    {"bigscience", 6, 2, 82, 6, 60, true, true},
+    {"narayanan", 6, 2, 66, 6, 60, true, false}, {"korthikanti", 6, 4, 66, 0, 60, true, false},
+    {"llama3", 6, 4, 0, 0, 0, true, false},      {"simumax", 4, 4, 66, 0, 0, true, false},
+    {"megatron", 4, 4, 66, 0, 60, true, false},  {"mpt", 4, 4, 66, 0, 60, true, false},
+    {"qwen3", 4, 4, 66, 0, 0, false, false},
 };
 
 static const struct program *program_of(const char *line)
@@ -114,6 +114,8 @@ enum column {
     FUSED,
     OVERLAP,
     DEDUPLICATED,
+    ATTENTION,
+    SWEEP,
     MS,
     GIB,
     N_COLUMNS,
@@ -155,6 +157,8 @@ static const struct {
     [FUSED] = {"fused", 0},
     [OVERLAP] = {"overlap", 0},
     [DEDUPLICATED] = {"deduplicated", 0},
+    [ATTENTION] = {"attention", 0},
+    [SWEEP] = {"sweep", 0},
     [MS] = {"ms", 0},
     [GIB] = {"gib", 0},
 };
@@ -216,7 +220,9 @@ static void row_parse(const char *header, const char *line, struct row *ret)
                                   .grad_bytes = p->grad_bytes,
                                   .update_bytes = p->update_bytes,
                                   .accumulate_bytes = p->accumulate_bytes,
-                                  .loss_bytes = p->loss_bytes},
+                                  .loss_bytes = p->loss_bytes,
+                                  .attention_rate = x[ATTENTION],
+                                  .waits_for_calls = p->waits_for_calls},
                         .layout = {.tp = (int64_t)x[TP],
                                    .cp = (int64_t)x[CP],
                                    .pp = (int64_t)x[PP],
@@ -230,6 +236,7 @@ static void row_parse(const char *header, const char *line, struct row *ret)
                                    .reshard = x[RESHARD] > 0,
                                    .schedule = x[CHUNKS] > 1 ? PIPE_INTERLEAVED : PIPE_1F1B,
                                    .recompute = recompute},
+                        .sweep = (int)x[SWEEP],
                         .ms = x[MS],
                         .gib = x[GIB],
                         .states_gib = x[STATES],
@@ -286,16 +293,6 @@ static bool all(const struct row *r)
     return r != NULL;
 }
 
-static bool small(const struct row *r)
-{
-    return r->shape.dim == 1024;
-}
-
-static bool large(const struct row *r)
-{
-    return r->shape.dim != 1024;
-}
-
 static bool keeps_most(const struct row *r)
 {
     return r->layout.recompute == RECOMPUTE_ATTENTION;
@@ -335,16 +332,17 @@ static double error_of(const struct corpus *c, const char *name, bool (*take)(co
     return sum / n;
 }
 
-static bool same_sweep(const struct row *a, const struct row *b)
+/* `given`: a sweep has one size of microbatch, as in a search for a job that names it. */
+static bool same_sweep(const struct row *a, const struct row *b, bool given)
 {
-    return a->shape.dim == b->shape.dim && a->shape.layers == b->shape.layers &&
-           a->shape.global_batch == b->shape.global_batch &&
-           plan_layout_workers(&a->layout) == plan_layout_workers(&b->layout);
+    return (!given || a->layout.micro_batch == b->layout.micro_batch) && a->shape.dim == b->shape.dim &&
+           a->shape.layers == b->shape.layers && a->shape.global_batch == b->shape.global_batch &&
+           a->sweep == b->sweep && plan_layout_workers(&a->layout) == plan_layout_workers(&b->layout);
 }
 
 /* Of each sweep (same model, batch and GPUs) the layout with the least predicted time: how much slower it was measured
- * than the fastest. The mean in percent; sweeps of fewer than 4 layouts are left out. */
-static double regret_of(const struct corpus *c, const char *name)
+ * than the fastest. The mean in percent; sweeps of fewer than 3 layouts are left out. */
+static double regret_of(const struct corpus *c, const char *name, bool given)
 {
     double sum = 0, worst = 0;
     int sweeps = 0;
@@ -355,50 +353,63 @@ static double regret_of(const struct corpus *c, const char *name)
         bool seen = false;
         for (int k = 0; k < c->n; k++) {
             const struct row *r = &c->rows[k];
-            if (!same_sweep(first, r))
+            if (!same_sweep(first, r, given))
                 continue;
             seen |= k < i;
             n++;
             best = fmin(best, r->ms);
             chosen = r->predicted_ms < chosen->predicted_ms ? r : chosen;
         }
-        if (seen || n < 4)
+        if (seen || n < 3)
             continue;
-        sum += 100 * (chosen->ms / best - 1);
-        worst = fmax(worst, 100 * (chosen->ms / best - 1));
+        double regret = 100 * (chosen->ms / best - 1);
+        if (getenv("DTD_CORPUS_ROWS"))
+            printf("sweep,%.0f,%.0f,%.0f,%d,%d,%.2f\n", first->shape.dim, first->shape.layers,
+                   first->shape.global_batch, first->sweep, n, regret);
+        sum += regret;
+        worst = fmax(worst, regret);
         sweeps++;
     }
     if (getenv("DTD_CORPUS_TABLE"))
-        printf("regret| %s | %d | %.1f | %.1f |\n", name, sweeps, sum / sweeps, worst);
+        printf("regret| %s%s | %d | %.1f | %.1f |\n", name, given ? ", microbatch given" : "", sweeps, sum / sweeps,
+               worst);
     return sum / sweeps;
 }
 
 static struct corpus corpus;
 
+/* Four Omni-Path adapters of 100 Gb/s a node. Models of this size hung on 40 nodes unless launches were synchronous
+ * (its source), so that the time in which Python issues an operation is not hidden: 58 us, from vTrain's
+ * profiles of a layer of hidden size 1024, whose 3.0 to 3.6 ms hardly depend on the microbatch. */
+static void bigscience_machine(struct machine *ret)
+{
+    machine_load("a100", "network.bandwidth_gb=50", ret);
+    ret->device.call_us = 58;
+}
+
+TEST(bigscience_before_its_training)
+{
+    const struct plan_overlap none = {.cut_messages = true};
+    struct machine m;
+    bigscience_machine(&m);
+    corpus_load("bigscience", &corpus);
+    predict(&corpus, &m, &none);
+    assert_true(error_of(&corpus, "BigScience, 320 and 384 A100", all) <= 15);
+    assert_true(regret_of(&corpus, "BigScience, 320 and 384 A100", false) <= 3);
+    machine_fini(&m);
+}
+
 TEST(vtrain_multi_node)
 {
     const struct plan_overlap none = {.cut_messages = true};
     struct machine m;
-    machine_load("a100", MEGATRON_2022, "network.bandwidth_gb=100", &m);
+    machine_load("a100", "network.bandwidth_gb=100", &m);
     corpus_load("vtrain-multi", &corpus);
     predict(&corpus, &m, &none);
     assert_true(error_of(&corpus, "vTrain, 64 to 512 A100", all) <= 8);
     assert_true(error_of(&corpus, "of them tp <= 8", in_node) <= 8);
-    assert_true(regret_of(&corpus, "vTrain, 64 to 512 A100") <= 2);
-    machine_fini(&m);
-}
-
-TEST(vtrain_single_node)
-{
-    const struct plan_overlap none = {.cut_messages = true};
-    struct machine m;
-    machine_load("a100", MEGATRON_2022, NULL, &m);
-    corpus_load("vtrain-single", &corpus);
-    predict(&corpus, &m, &none);
-    error_of(&corpus, "vTrain, 2 to 8 A100: hidden 1024 (in-sample)", small);
-    assert_true(error_of(&corpus, "vTrain, 2 to 8 A100: hidden 2048", large) <= 10);
-    assert_true(error_of(&corpus, "both", all) <= 8);
-    regret_of(&corpus, "vTrain, 2 to 8 A100");
+    assert_true(regret_of(&corpus, "vTrain, 64 to 512 A100", false) <= 1.5);
+    assert_true(regret_of(&corpus, "vTrain, 64 to 512 A100", true) <= 2);
     machine_fini(&m);
 }
 
@@ -406,7 +417,7 @@ TEST(megatron_on_selene)
 {
     const struct plan_overlap none = {.cut_messages = true};
     struct machine m;
-    machine_load("a100", MEGATRON_2022, NULL, &m);
+    machine_load("a100", NULL, &m);
     corpus_load("megatron", &corpus);
     predict(&corpus, &m, &none);
     assert_true(error_of(&corpus, "Korthikanti, 8 to 512 A100", all) <= 3.5);
@@ -441,7 +452,7 @@ TEST(llama_3)
 {
     const struct plan_overlap streams = {.gradients = true, .parameters = true, .messages = true};
     struct machine m;
-    machine_load("h100", NULL, NULL, &m);
+    machine_load("h100", NULL, &m);
     corpus_load("llama3", &corpus);
     predict(&corpus, &m, &streams);
     error_of(&corpus, "Llama 3 405B, 8192 and 16384 H100", all);
@@ -499,7 +510,7 @@ TEST(few_layers_on_b200)
 {
     const struct plan_overlap none = {0};
     struct machine m;
-    machine_load("b200", NULL, NULL, &m);
+    machine_load("b200", NULL, &m);
     corpus_load("simumax", &corpus);
     predict(&corpus, &m, &none);
     assert_true(error_of(&corpus, "SimuMax, Llama on 8 B200", no_context) <= 10);
@@ -528,11 +539,11 @@ TEST(layouts_of_a_mixture)
 {
     const struct plan_overlap streams = {.gradients = true, .parameters = true};
     struct machine m;
-    machine_load("h100", NULL, NULL, &m);
+    machine_load("h100", NULL, &m);
     corpus_load("qwen3", &corpus);
     predict(&corpus, &m, &streams);
     error_of(&corpus, "Qwen3-235B-A22B, 256 H100", all);
-    assert_true(regret_of(&corpus, "Qwen3-235B-A22B, 256 H100") <= 2);
+    assert_true(regret_of(&corpus, "Qwen3-235B-A22B, 256 H100", false) == 0);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 4; k++)
             if (corpus.rows[i].ms < corpus.rows[k].ms)
@@ -550,22 +561,22 @@ static bool long_seq(const struct row *r)
     return r->shape.seq > 2048;
 }
 
-/* The only rows with all parameters cut (FSDP). MPT's attention adds a bias and is a kernel of 2023: its longest
- * sequences, in which little else counts, take up to twice the forecast. */
+/* The only rows with all parameters cut (FSDP). In the longest sequences little counts but attention, whose rate is
+ * that of MPT's kernel (the column `attention`). */
 TEST(mpt_with_fsdp)
 {
     const struct plan_overlap streams = {.gradients = true, .parameters = true};
     struct machine h100, a100;
-    machine_load("h100", NULL, NULL, &h100);
-    machine_load("a100", NULL, NULL, &a100);
+    machine_load("h100", NULL, &h100);
+    machine_load("a100", NULL, &a100);
     corpus_load("mpt-h100", &corpus);
     predict(&corpus, &h100, &streams);
-    assert_true(error_of(&corpus, "MPT with FSDP, 8 to 512 H100: up to 2,048 tokens", short_seq) <= 10);
-    error_of(&corpus, "MPT with FSDP, 8 H100: 4,096 tokens and more", long_seq);
+    assert_true(error_of(&corpus, "MPT with FSDP, 8 to 512 H100: up to 2,048 tokens", short_seq) <= 7);
+    assert_true(error_of(&corpus, "MPT with FSDP, 8 H100: 4,096 tokens and more", long_seq) <= 9);
     corpus_load("mpt-a100", &corpus);
     predict(&corpus, &a100, &streams);
-    assert_true(error_of(&corpus, "MPT with FSDP, 8 A100: up to 2,048 tokens", short_seq) <= 15);
-    error_of(&corpus, "MPT with FSDP, 8 A100: 4,096 tokens and more", long_seq);
+    assert_true(error_of(&corpus, "MPT with FSDP, 8 A100: up to 2,048 tokens", short_seq) <= 8);
+    assert_true(error_of(&corpus, "MPT with FSDP, 8 A100: 4,096 tokens and more", long_seq) <= 6);
     machine_fini(&h100);
     machine_fini(&a100);
 }
@@ -575,17 +586,12 @@ TEST(mpt_with_fsdp)
 /* Ratios of measured to forecast times. */
 static double ratios[MAX_ROWS];
 
-static int ratios_add(const char *name, const char *machine, const char *more, const struct plan_overlap *overlap,
-                      bool (*take)(const struct row *r), int n)
+static int ratios_add(const char *name, const struct machine *m, const struct plan_overlap *overlap, int n)
 {
-    struct machine m;
-    machine_load(machine, strcmp(machine, "a100") == 0 ? MEGATRON_2022 : NULL, more, &m);
     corpus_load(name, &corpus);
-    predict(&corpus, &m, overlap);
+    predict(&corpus, m, overlap);
     for (int i = 0; i < corpus.n; i++)
-        if (take(&corpus.rows[i]))
-            ratios[n++] = corpus.rows[i].ms / corpus.rows[i].predicted_ms;
-    machine_fini(&m);
+        ratios[n++] = corpus.rows[i].ms / corpus.rows[i].predicted_ms;
     return n;
 }
 
@@ -594,18 +600,23 @@ TEST(nine_of_ten_steps_are_in_the_interval)
 {
     const struct plan_overlap cut = {.cut_messages = true}, none = {0};
     const struct plan_overlap streams = {.gradients = true, .parameters = true, .messages = true};
-    struct machine m;
-    machine_load("h100", NULL, NULL, &m);
-    const struct plan_interval of = plan_forecast_interval(&m, 1), of_5 = plan_forecast_interval(&m, 5);
-    int n = ratios_add("vtrain-multi", "a100", "network.bandwidth_gb=100", &cut, all, 0), inside = 0;
-    n = ratios_add("vtrain-single", "a100", NULL, &cut, large, n);
-    n = ratios_add("megatron", "a100", NULL, &cut, all, n);
-    n = ratios_add("narayanan", "a100", NULL, &cut, all, n);
-    n = ratios_add("llama3", "h100", NULL, &streams, all, n);
-    n = ratios_add("mpt-h100", "h100", NULL, &streams, all, n);
-    n = ratios_add("mpt-a100", "a100", NULL, &streams, all, n);
-    n = ratios_add("simumax", "b200", NULL, &none, all, n);
-    n = ratios_add("qwen3", "h100", NULL, &(struct plan_overlap){.gradients = true, .parameters = true}, all, n);
+    const struct plan_overlap fsdp = {.gradients = true, .parameters = true};
+    struct machine slow, a100, jz, h100, b200;
+    machine_load("a100", "network.bandwidth_gb=100", &slow);
+    machine_load("a100", NULL, &a100);
+    machine_load("h100", NULL, &h100);
+    machine_load("b200", NULL, &b200);
+    bigscience_machine(&jz);
+    const struct plan_interval of = plan_forecast_interval(&h100, 1), of_5 = plan_forecast_interval(&h100, 5);
+    int n = ratios_add("vtrain-multi", &slow, &cut, 0), inside = 0;
+    n = ratios_add("bigscience", &jz, &cut, n);
+    n = ratios_add("megatron", &a100, &cut, n);
+    n = ratios_add("narayanan", &a100, &cut, n);
+    n = ratios_add("llama3", &h100, &streams, n);
+    n = ratios_add("mpt-h100", &h100, &streams, n);
+    n = ratios_add("mpt-a100", &a100, &streams, n);
+    n = ratios_add("simumax", &b200, &none, n);
+    n = ratios_add("qwen3", &h100, &fsdp, n);
     qsort(ratios, (size_t)n, sizeof(*ratios), by_size);
     for (int i = 0; i < n; i++)
         inside += ratios[i] >= of.low && ratios[i] <= of.high;
@@ -614,7 +625,11 @@ TEST(nine_of_ten_steps_are_in_the_interval)
     assert_true(fabs(ratios[n / 20] - of.low) < 0.006 && fabs(ratios[n * 19 / 20] - of.high) < 0.006);
     assert_true(inside >= 0.89 * n);
     assert_true(fabs(of_5.low - 5 * of.low) < 1e-12 && fabs(of_5.high - 5 * of.high) < 1e-12);
-    machine_fini(&m);
+    machine_fini(&slow);
+    machine_fini(&a100);
+    machine_fini(&jz);
+    machine_fini(&h100);
+    machine_fini(&b200);
 }
 
 /* ---- collectives ---- */
@@ -650,7 +665,7 @@ static double reduction_error(const char *name, const char *machine, int64_t low
     double sum = 0, bias = 0;
     struct machine m;
     int all_rows = reductions_load(), n = 0;
-    machine_load(machine, NULL, NULL, &m);
+    machine_load(machine, NULL, &m);
     for (int i = 0; i < all_rows; i++) {
         const struct reduction *r = &reductions[i];
         if (strcmp(r->machine, machine) != 0 || r->ranks < low || r->ranks > high || r->bytes < least)

@@ -2,13 +2,16 @@
  * or run all of control too. Each phase prints a row: what the leader and an average other node have sent, received and
  * computed.
  *
- * sim-scale [--nodes N] [--full F] [--seed S] [--busy] [--bounds] [--old]
+ * sim-scale [--nodes N] [--full F] [--seed S] [--busy] [--bounds] [--old] [--spread B] [--liars]
  *
  * --full F: nodes 1 to F run all of control (7). --busy: processor time passes in virtual time, too, so times and
  * latencies contain what the event loops cost; the run then depends on the machine. --bounds: exits with status 1 if
  * one of the limits in `bounds` is exceeded; these depend on the seed alone. --old: one node is of a version that holds
- * only STATE_MAX_NODES_BEFORE nodes; no more may join. Messages and bytes are those between computers, before
- * encryption; processor time includes what the simulation of sockets costs. */
+ * only STATE_MAX_NODES_BEFORE nodes; no more may join. --spread B: a leader sends B bytes of large answers with the
+ * view in a tick, instead of CLUSTER_SPREAD_BYTES, and what it sends is compared with its limit. --liars: half of the
+ * nodes without control serve a false view, which no node may take. Messages and bytes are those between computers,
+ * before encryption; processor time includes what the simulation of sockets costs. */
+#include "daemon/control/cluster/internal.h"
 #include "daemon/control/job/job.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
@@ -44,7 +47,8 @@
 static struct {
     int nodes, full;
     uint64_t seed;
-    bool has_bounds, is_broken, has_old;
+    size_t spread;
+    bool has_bounds, is_broken, has_old, has_liars;
 } o = {.nodes = 300, .full = FIRST, .seed = 1};
 
 /* ---- phases ---- */
@@ -95,8 +99,9 @@ static double p99_ms(void)
 }
 
 struct figures {
-    double seconds, messages, bytes, kb_s; /* of an average other node: both directions */
-    double leader_messages, leader_mb, cpu_s, pause_ms, memory_mb, record_ms, files, file_kb;
+    double seconds, messages, bytes, kb_s;             /* of an average other node: both directions */
+    double leader_messages, leader_mb, leader_kb_node, /* sent, for each other node */
+        cpu_s, pause_ms, memory_mb, record_ms, files, file_kb;
 };
 
 static struct figures figures_of(int64_t begin_us)
@@ -122,6 +127,7 @@ static struct figures figures_of(int64_t begin_us)
     f.files = (double)files / (others_full ? others_full : 1);
     f.file_kb = (double)file_bytes / 1e3 / (others_full ? others_full : 1);
     f.leader_messages = (double)(u->messages_out + u->messages_in - b->messages_out - b->messages_in);
+    f.leader_kb_node = (double)(u->bytes_out - b->bytes_out) / 1e3 / others;
     f.leader_mb = (double)(u->bytes_out + u->bytes_in - b->bytes_out - b->bytes_in) / 1e6;
     f.cpu_s = (double)(u->cpu_ns - b->cpu_ns) * 1e-9;
     f.pause_ms = (double)u->longest_ns * 1e-6;
@@ -129,27 +135,32 @@ static struct figures figures_of(int64_t begin_us)
     return f;
 }
 
-/* Limits of a phase for an average node, whose figures must not grow with the number of nodes. 0: none. */
+/* Limits of a phase for an average node, whose figures must not grow with the number of nodes. leader_kb: what the
+ * leader sends to it, with --spread. 0: none. */
 struct bounds {
     const char *phase;
-    double seconds, messages_s, bytes_s, files;
+    double seconds, messages_s, bytes_s, files, leader_kb;
 };
 
 static void check_bounds(const char *phase, const struct figures *f)
 {
     static const struct bounds bounds[] = {
-        {"join", 4, 30, 48000, 8},      {"idle", 11, 13, 550, 0.5},      {"rack lost", 3, 13, 800, 0.5},
-        {"leader lost", 8, 13, 800, 1}, {"half lost", 1.9, 13, 1000, 1},
+        {"join", 4, 30, 48000, 8, 16},     {"views", 4, 20, 0, 0, 6},         {"idle", 11, 13, 550, 0.5, 0},
+        {"rack lost", 3, 13, 800, 0.5, 0}, {"leader lost", 8, 13, 800, 1, 0}, {"half lost", 1.9, 13, 1000, 1, 0},
     };
-    for (size_t i = 0; o.has_bounds && i < sizeof(bounds) / sizeof(bounds[0]); i++) {
+    for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
         const struct bounds *b = &bounds[i];
         if (strcmp(b->phase, phase) != 0)
             continue;
-        bool is_within = f->seconds <= b->seconds && f->messages <= b->messages_s * f->seconds &&
-                         f->bytes <= b->bytes_s * f->seconds && f->files <= b->files;
+        double s = f->seconds > 1 ? f->seconds : 1;
+        bool has_few = s <= b->seconds && f->messages <= b->messages_s * s &&
+                       (!b->bytes_s || f->bytes <= b->bytes_s * s) && (!b->files || f->files <= b->files);
+        bool leader_has_few = !b->leader_kb || !o.spread || o.has_liars || f->leader_kb_node <= b->leader_kb;
+        bool is_within = (has_few || !o.has_bounds) && leader_has_few;
         if (!is_within)
-            printf("broken: phase %s has %.1f s, %.1f messages and %.0f bytes a second and node, %.1f files a node\n",
-                   phase, f->seconds, f->messages / f->seconds, f->bytes / f->seconds, f->files);
+            printf("broken: phase %s has %.1f s, %.1f messages and %.0f bytes a second and node, %.1f files a node, "
+                   "%.1f kB from the leader for each node\n",
+                   phase, f->seconds, f->messages / s, f->bytes / s, f->files, f->leader_kb_node);
         o.is_broken |= !is_within;
     }
 }
@@ -164,11 +175,24 @@ static void phase_end(const char *phase, int64_t begin_us)
     check_bounds(phase, &f);
 }
 
+static void look_at_full_nodes(void)
+{
+    for (int id = 1; id <= o.full; id++) {
+        const struct control *n = machines[id].node;
+        if (n && n->cluster && o.spread)
+            n->cluster->spread_limit = o.spread;
+        if (n && n->cluster && crowd_is_deceived(n->cluster))
+            broken("node %d has taken a false view", id);
+    }
+}
+
 static void run_phase(const char *phase, int64_t limit_us, bool (*is_done)(void))
 {
     int64_t begin_us = world.now_us;
-    while (world.now_us < begin_us + limit_us && !(is_done && is_done()))
+    while (world.now_us < begin_us + limit_us && !(is_done && is_done())) {
         world_run(world.now_us + CHECK_US, NULL);
+        look_at_full_nodes();
+    }
     if (is_done && !is_done())
         broken("phase %s has not ended within %d s", phase, (int)(limit_us / US_PER_S));
     phase_end(phase, begin_us);
@@ -250,6 +274,19 @@ static bool all_joined(void)
     return n && cluster_nodes(n->cluster) >= wanted && (o.has_old || all_follow());
 }
 
+/* All nodes have the view of the leader. */
+static bool all_have_view(void)
+{
+    const struct control *n = leader();
+    uint64_t hash = n ? cluster_view_hash(n->cluster) : 0;
+    if (!n || crowd_having(hash) < o.nodes - o.full)
+        return false;
+    for (int id = 1; id <= o.full; id++)
+        if (machines[id].has_dtd && cluster_view_hash(machines[id].node->cluster) != hash)
+            return false;
+    return true;
+}
+
 /* The leader has declared the lost nodes lost, and the log has the events. */
 static bool are_lost(void)
 {
@@ -285,6 +322,10 @@ static void form(void)
         machine_start(&machines[id]);
     crowd_start(US_PER_S);
     run_phase("join", PHASE_US, all_joined);
+    if (o.has_old)
+        return;
+    phase_begin();
+    run_phase("views", PHASE_US, all_have_view);
 }
 
 static void lose_nodes(const char *phase, int n)
@@ -342,20 +383,21 @@ static void prepare(void)
         disk_init(&disks[id], &world.hosts[id]);
     if (o.nodes > o.full)
         crowd_init(o.full + 1, o.nodes, o.full < VOTERS ? o.full : VOTERS);
-    if (o.nodes > o.full && o.has_old)
+    if (o.has_liars)
+        crowd_has_liars();
+    if (o.nodes > o.full && o.has_old) {
         crowd_has_old_node();
+        machines[1].version = 1; /* so the cluster's version does not rise, and the old node is admitted */
+    }
 }
 
 static void parse(int argc, char **argv)
 {
-    enum { NODES = 1, FULL, SEED, BUSY, BOUNDS, OLD };
-    static const struct option options[] = {{"nodes", 1, NULL, NODES},
-                                            {"full", 1, NULL, FULL},
-                                            {"seed", 1, NULL, SEED},
-                                            {"busy", 0, NULL, BUSY},
-                                            {"bounds", 0, NULL, BOUNDS},
-                                            {"old", 0, NULL, OLD},
-                                            {0}};
+    enum { NODES = 1, FULL, SEED, BUSY, BOUNDS, OLD, SPREAD, LIARS };
+    static const struct option options[] = {
+        {"nodes", 1, NULL, NODES},   {"full", 1, NULL, FULL},     {"seed", 1, NULL, SEED},
+        {"busy", 0, NULL, BUSY},     {"bounds", 0, NULL, BOUNDS}, {"old", 0, NULL, OLD},
+        {"spread", 1, NULL, SPREAD}, {"liars", 0, NULL, LIARS},   {0}};
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (c == NODES)
             o.nodes = atoi(optarg);
@@ -369,6 +411,10 @@ static void parse(int argc, char **argv)
             o.has_bounds = true;
         else if (c == OLD)
             o.has_old = true;
+        else if (c == SPREAD)
+            o.spread = strtoull(optarg, NULL, 10);
+        else if (c == LIARS)
+            o.has_liars = true;
         else
             exit(2);
     }

@@ -174,6 +174,39 @@ TEST(a_change_is_as_large_as_what_has_changed)
     state_free(s);
 }
 
+/* Some of the nodes, with all keys and tokens: what a node gets as the answer to its Join. */
+TEST(an_excerpt_has_some_of_the_nodes)
+{
+    struct state *s, *view;
+    const struct state_node *nodes[3];
+    struct buf part = {0}, all = {0};
+    assert_ok(state_new(&s));
+    for (int i = 0; i < 100; i++)
+        add_node(s, i, 7811);
+    add_key(s, 3, KEY_ADDED);
+    add_token(s, 5);
+    nodes[0] = state_node_find(s, "node-17");
+    nodes[1] = state_node_find(s, "node-4");
+    nodes[2] = state_node_find(s, "node-99");
+    assert_ok(state_cluster_excerpt(s, nodes, 3, &part));
+    assert_ok(state_new(&view));
+    assert_ok(state_restore(view, part.data, part.len));
+    assert_int_equal(state_cluster(view)->n_nodes, 3);
+    assert_int_equal(state_node_find(view, "node-4")->id, nodes[1]->id);
+    assert_null(state_node_find(view, "node-5"));
+    assert_int_equal(state_cluster(view)->next_node, 101);
+    assert_int_equal(state_cluster(view)->key_used, 3);
+    assert_int_equal(state_cluster(view)->n_tokens, 1);
+    /* The nodes that it lacks come as a change. */
+    assert_ok(state_cluster_change(view, s, &all));
+    assert_ok(state_cluster_merge(view, all.data, all.len));
+    assert_true(is_same(view, s));
+    buf_fini(&part);
+    buf_fini(&all);
+    state_free(view);
+    state_free(s);
+}
+
 /* After an error nothing has changed; a damaged change that is accepted gives a view whose nodes are in order. */
 TEST(a_damaged_change_does_no_harm)
 {

@@ -837,6 +837,111 @@ TEST(nodes_are_drained_with_a_reason)
     state_free(s);
 }
 
+/* The oracle of state_is_idle is to apply the record. */
+static void assert_idle(struct state *s, struct record r)
+{
+    struct buf before = {0}, after = {0};
+    struct state_result answer;
+    assert_ok(state_snapshot(s, &before));
+    assert_true(state_is_idle(s, &r, &answer));
+    const struct state_result applied = put(s, r);
+    assert_err(applied.err, answer.err);
+    assert_int_equal(applied.job, answer.job);
+    assert_int_equal(applied.node, answer.node);
+    assert_ok(state_snapshot(s, &after));
+    assert_int_equal(before.len, after.len);
+    assert_memory_equal(before.data, after.data, before.len);
+    buf_fini(&before);
+    buf_fini(&after);
+}
+
+static void assert_busy(const struct state *s, struct record r)
+{
+    struct state_result answer;
+    assert_false(state_is_idle(s, &r, &answer));
+}
+
+TEST(a_second_cancel_changes_nothing)
+{
+    struct state *s = fresh();
+    struct record cancel = {.kind = RECORD_DESIRED, .wall_ms = 9, .job = 1, .desired = {DESIRED_SAVED}};
+    assert_idle(s, cancel); /* there is no such job */
+    submitted(s);
+    submitted(s);
+    assert_busy(s, cancel);
+    assert_err(OK, put(s, cancel).err);
+    assert_idle(s, cancel);
+    cancel.desired.desired = DESIRED_CANCELED; /* the first one cannot be withdrawn */
+    assert_idle(s, cancel);
+    put(s, ended(1, END_CANCELED));
+    assert_idle(s, cancel);
+    cancel.job = 2;
+    assert_busy(s, cancel);
+    put(s, ended(2, END_DONE));
+    assert_idle(s, cancel);
+    state_free(s);
+}
+
+TEST(nodes_that_are_drained_already)
+{
+    struct state *s = fresh();
+    struct record r = {.kind = RECORD_NODE_ADMIN, .wall_ms = 30, .node_admin = {"a", NULL}};
+    struct state_result answer;
+    assert_idle(s, r); /* there is no such node */
+    put(s, node("a", 1, 0, 5));
+    assert_idle(s, r);
+    r.node_admin.drained = "memory";
+    assert_busy(s, r);
+    put(s, r);
+    r.wall_ms = 99; /* if it were applied, it would be an event, and the node would be drained since now */
+    assert_true(state_is_idle(s, &r, &answer));
+    assert_err(OK, answer.err);
+    assert_int_equal(1, answer.node);
+    r.node_admin.drained = "memory is replaced";
+    assert_busy(s, r);
+    r.node_admin.drained = NULL;
+    assert_busy(s, r);
+    put(s, r);
+    assert_idle(s, r);
+    state_free(s);
+}
+
+TEST(nodes_that_have_joined_or_left_already)
+{
+    struct state *s = fresh();
+    struct record left = {.kind = RECORD_NODE_LEFT, .node_left = {"a"}};
+    assert_idle(s, left);
+    assert_busy(s, node("a", 1, 0, 5));
+    put(s, node("a", 1, 0, 5));
+    assert_busy(s, left);
+    assert_idle(s, node("a", 1, 0, 6));
+    assert_busy(s, node("a", 2, 0, 6)); /* it is refused, and that is the log's decision */
+    struct record again = node("a", 1, 0, 7);
+    for (int i = 0; i < 3; i++) { /* one thing is new each time */
+        again.node.address = "10.0.0.2:7811";
+        again.node.domain = i < 1 ? again.node.domain : "";
+        memset(again.node.public_key, i < 2 ? 0 : 7, sizeof(again.node.public_key));
+        assert_busy(s, again);
+        put(s, again);
+        assert_idle(s, again);
+    }
+    put(s, left);
+    assert_idle(s, left);
+    state_free(s);
+}
+
+/* The answers to these must be in the log. */
+TEST(other_records_are_never_idle)
+{
+    struct state *s = fresh();
+    assert_busy(s, submit("name: x\n", 1, 5));
+    assert_busy(s, key(1, KEY_ADDED, 1));
+    assert_busy(s, token(9, 1000, 1));
+    put(s, token(9, 1000, 1));
+    assert_busy(s, token(9, 1000, 0));
+    state_free(s);
+}
+
 TEST(a_snapshot_contains_the_cluster)
 {
     struct state *s = fresh(), *back = fresh();
