@@ -210,7 +210,7 @@ TEST(a_conversation_that_cannot_begin_names_the_cause)
         int status;
         const char *sentence;
     } bad[] = {
-        {"--chat", 2, "does not name the chat template the model was trained"},
+        {"--chat", 2, "does not name the chat template with which the model was trained"},
         {"--chat", 2, "Name it with --template: llama3, chatml, mistral, gemma, phi"},
         {"--chat --template alpaca", 2, "--template alpaca: there is no such template. Templates are llama3, "},
         {"--chat --template gemma --system x", 2, "--system: the template gemma has no system turn"},
