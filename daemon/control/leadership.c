@@ -72,7 +72,7 @@ void leadership_child(struct control *n, const struct child *c)
     error_file_path(n->local.dir, c->job, c->slot, c->epoch, path);
     if (child_failed(c) && c->epoch && error_file_read(path, &error) == OK) {
         said.recorded = error.text;
-        said.recorded_s = error.when_s;
+        said.recorded_ago_ms = error_file_age_ms(&error);
     }
     if (n->jobs.leads && n->listed)
         node_view_child(&n->jobs, &n->jobs.self, &said);

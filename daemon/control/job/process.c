@@ -354,7 +354,7 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     if (!p->killed || p->failed)
         job_incident_attach_log(j, c->log, !p->killed);
     if (!is_io(p))
-        job_incident_attach_error(j, job_process_rank(j, p), c->recorded, c->recorded_s);
+        job_incident_attach_error(j, job_process_rank(j, p), c->recorded, c->recorded_ago_ms);
 }
 
 static void adopt_worker(struct job_worker *w, const struct child *c)
