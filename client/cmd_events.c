@@ -6,7 +6,6 @@
 #include "client/follow.h"
 #include "client/json.h"
 #include "client/safe_text.h"
-#include "common/base/clock.h"
 #include "common/rpc/event.h"
 
 #include <stdlib.h>
@@ -23,7 +22,6 @@ struct events_args {
 struct event_sink {
     const struct events_args *args;
     uint64_t after;
-    int64_t since_ms;
     int code;
 };
 
@@ -173,7 +171,7 @@ static err_t events_call(struct client *c, void *arg, struct why *why)
 {
     struct event_sink *s = arg;
     const struct client_stream stream = {.event = on_event, .tick = on_tick, .arg = s};
-    return client_events(c, s->args->job, s->args->follow, s->after, s->since_ms, &stream, why);
+    return client_events(c, s->args->job, s->args->follow, s->after, s->args->since_s * 1000, &stream, why);
 }
 
 int cmd_events(struct global *g, int argc, char **argv)
@@ -197,7 +195,6 @@ int cmd_events(struct global *g, int argc, char **argv)
     if (err)
         return command_fail(err, &why);
     struct event_sink sink = {.args = &args};
-    sink.since_ms = args.since_s ? clock_wall_ms() - args.since_s * 1000 : 0;
     err = follow_call(g, events_call, &sink, &why);
     if (sink.code)
         return sink.code;

@@ -2,6 +2,7 @@
  * returns. */
 #include "client/convert.h"
 
+#include "common/base/clock.h"
 #include "common/rpc/field_codec.h"
 #include "common/rpc/node_load_codec.h"
 
@@ -119,6 +120,9 @@ err_t convert_job(const Dtd__JobStatus *s, struct client_job *ret)
                              .submitted_ms = s->submitted_ms,
                              .started_ms = s->has_started_ms ? s->started_ms : 0,
                              .ended_ms = s->has_ended_ms ? s->ended_ms : 0,
+                             .now_ms = s->has_age_ms ? s->submitted_ms + s->age_ms : clock_wall_ms(),
+                             .last_age_ms = s->has_last_age_ms ? s->last_age_ms : -1,
+                             .saved_age_ms = s->has_saved_age_ms ? s->saved_age_ms : -1,
                              .checkpoint_step = s->has_checkpoint_step ? s->checkpoint_step : -1,
                              .has_last = s->last != NULL};
     if (s->last)

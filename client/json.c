@@ -191,6 +191,7 @@ static void set_times(json_t **object, const struct client_job *job)
         set_int(object, "started_ms", job->started_ms);
     if (job->ended_ms)
         set_int(object, "ended_ms", job->ended_ms);
+    set_int(object, "age_ms", job->now_ms - job->submitted_ms);
 }
 
 json_t *json_of_job(const struct client_job *job)

@@ -631,6 +631,8 @@ void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage 
     }
     list.n_job = filled;
     list.job = refs;
+    list.has_now_ms = true;
+    list.now_ms = clock_wall_ms();
     if (filled == count && all && refs)
         rpc_reply(call, &list.base);
     else

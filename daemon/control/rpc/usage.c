@@ -9,6 +9,7 @@
 #include "daemon/control/rpc/caller.h"
 #include "daemon/control/rpc/server.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "proto/client.pb-c.h"
 
@@ -275,6 +276,15 @@ static void reply_newest(struct rpc_call *call, const struct job *j)
         rpc_end(call);
 }
 
+/* Windows have dates of the leader, which ascend although another one's date was ahead. */
+static int64_t first_date(const struct job *j, const Dtd__UsageRequest *m)
+{
+    const int64_t now = clock_wall_ms(), newest = job_usage_newest(j)->wall_ms;
+    if (m->has_recent_ms)
+        return (now > newest ? now : newest) - m->recent_ms;
+    return m->has_from_ms ? m->from_ms : 0;
+}
+
 void rpc_client_usage(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
@@ -294,7 +304,7 @@ void rpc_client_usage(void *owner, struct rpc_call *call, const ProtobufCMessage
                               .job = j,
                               .call = call,
                               .follow = m->has_follow && m->follow,
-                              .from_ms = m->has_from_ms ? m->from_ms : 0,
+                              .from_ms = first_date(j, m),
                               .uid = rpc_caller_uid(call),
                               .most = WAITING_MAX,
                               .next = *job_usage_watches(j)};
