@@ -76,6 +76,7 @@ struct job_process {
     struct rpc_call *attend; /* call on which commands are sent; NULL: none */
     bool attended;           /* at least once since it was started */
     int64_t silent_since_ms; /* LIVE without an Attend call since then */
+    int64_t due_ms;          /* on the monotonic clock: it is not started before */
 };
 
 enum worker_command { COMMAND_NONE, COMMAND_START, COMMAND_END, COMMAND_STOP, COMMAND_QUIT };
