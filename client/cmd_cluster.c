@@ -125,7 +125,12 @@ static error_t parse_join(int key, char *arg, struct argp_state *state)
 #define NODE_OPTIONS                                                                                              \
     {"name", KEY_NAME, "NAME", 0, "Name of this node (default: as configured, else the host name)", 0},           \
         {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "Listen address (default: cluster.listen, else [::]:7811)", 0}, \
-        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "Address for other nodes (default: the host name)", 0},      \
+        {"advertise",                                                                                             \
+         KEY_ADVERTISE,                                                                                           \
+         "HOST:PORT,..",                                                                                          \
+         0,                                                                                                       \
+         "Addresses for other nodes, in the order to try them (default: as configured, else the host name)",      \
+         0},                                                                                                      \
     {                                                                                                             \
         "domain", KEY_DOMAIN, "NAME", 0, "Failure domain, such as a rack: voters are spread over domains", 0      \
     }
@@ -257,6 +262,18 @@ static void versions_print(const struct client_cluster *s)
     printf("\n");
 }
 
+/* The first address, and the number of the others. */
+static void address_set(struct out_table *t, int row, int column, const char *list)
+{
+    int more = 0;
+    for (const char *at = list; (at = strchr(at, ',')); at++)
+        more++;
+    if (more)
+        out_table_set(t, row, column, "%.*s +%d", (int)strcspn(list, ","), list, more);
+    else
+        out_table_set(t, row, column, "%s", list);
+}
+
 static void status_print(const struct client_cluster *s)
 {
     static const struct out_column columns[] = {{"NODE", false, 0},     {"STATE", false, 0}, {"ROLE", false, 1},
@@ -271,7 +288,7 @@ static void status_print(const struct client_cluster *s)
         out_table_set(&t, r, 0, "%s%s", n->name, strcmp(n->name, s->self) == 0 ? " *" : "");
         out_table_set(&t, r, 1, "%s", n->drained[0] ? "drained" : n->state);
         out_table_set(&t, r, 2, "%s", n->role);
-        out_table_set(&t, r, 3, "%s", n->address);
+        address_set(&t, r, 3, n->address);
         if (n->log_index)
             out_table_set(&t, r, 4, "%llu", (unsigned long long)n->log_index);
         out_table_set(&t, r, 5, "%s", n->version);
@@ -610,7 +627,7 @@ static int cluster_restore(struct global *g, int argc, char **argv)
     static const struct argp_option options[] = {
         STATE_OPTION,
         {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "New listen address (default: as before)", 0},
-        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "New address for other nodes (default: as before)", 0},
+        {"advertise", KEY_ADVERTISE, "HOST:PORT,..", 0, "New addresses for other nodes (default: as before)", 0},
         {"yes", KEY_YES, NULL, 0, "Confirm that all other voters are permanently lost", 0},
         {0}};
     static const struct argp argp = {

@@ -345,11 +345,37 @@ static json_t *json_of_names(char *const *names, int n)
     return list;
 }
 
+/* The list "A,B" of a node. */
+static json_t *json_of_addresses(const char *list)
+{
+    json_t *ret = json_array();
+    for (size_t n; *list; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        array_append(&ret, json_stringn(list, n));
+    }
+    return ret;
+}
+
+static void set_use(json_t **object, const struct client_node_use *u)
+{
+    const struct {
+        const char *name;
+        int value;
+    } counts[] = {{"slots", u->slots}, {"slots_used", u->slots_used}, {"gpus", u->gpus}, {"gpus_free", u->gpus_free}};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        if (counts[i].value >= 0)
+            set_int(object, counts[i].name, counts[i].value);
+    set_text(object, "warning", u->warning);
+}
+
 static json_t *json_of_cluster_node(const struct client_cluster_node *n)
 {
-    json_t *o = json_pack("{s:s, s:I, s:s, s:s, s:s*, s:s*, s:s*, s:s*}", "name", n->name, "id", (json_int_t)n->id,
-                          "address", n->address, "state", n->state, "role", some(n->role), "domain", some(n->domain),
-                          "drained", some(n->drained), "version", some(n->version));
+    json_t *o = json_pack("{s:s, s:I, s:s%, s:s, s:s*, s:s*, s:s*, s:s*}", "name", n->name, "id", (json_int_t)n->id,
+                          "address", n->address, strcspn(n->address, ","), "state", n->state, "role", some(n->role),
+                          "domain", some(n->domain), "drained", some(n->drained), "version", some(n->version));
+    set_field(&o, "addresses", json_of_addresses(n->address));
+    if (o)
+        set_use(&o, &n->use);
     if (o && n->identity[0])
         json_object_set_new(o, "identity", json_string(n->identity));
     if (o && n->silent_ms)
