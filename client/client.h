@@ -111,6 +111,7 @@ struct client_numa_node {
 
 struct client_node {
     char *version, *node, *state_dir, *raft_state, *warning;
+    char *drained; /* why no new job starts on it, "": it is not drained; never NULL */
     int supervisor_pid, control_pid, slots;
     int *io_pid;
     int n_io;

@@ -286,17 +286,20 @@ static void status_print(const struct client_cluster *s)
         const struct client_cluster_node *n = &s->node[i];
         int r = out_table_row(&t);
         out_table_set(&t, r, 0, "%s%s", n->name, strcmp(n->name, s->self) == 0 ? " *" : "");
-        out_table_set(&t, r, 1, "%s", n->drained[0] ? "drained" : n->state);
+        const bool is_up = strcmp(n->state, "up") == 0;
+        out_table_set(&t, r, 1, "%s", is_up && n->drained[0] ? "drained" : n->state);
         out_table_set(&t, r, 2, "%s", n->role);
         address_set(&t, r, 3, n->address);
         if (n->log_index)
             out_table_set(&t, r, 4, "%llu", (unsigned long long)n->log_index);
         out_table_set(&t, r, 5, "%s", n->version);
         out_table_set(&t, r, 6, "%s", n->identity);
-        snprintf(why, sizeof(why), "%s", n->drained);
+        why[0] = '\0';
         if (n->silent_ms)
-            snprintf(why, sizeof(why), "silent for %.1f s%s%s", (double)n->silent_ms / 1000, n->drained[0] ? "; " : "",
-                     n->drained);
+            snprintf(why, sizeof(why), "silent for %.1f s", (double)n->silent_ms / 1000);
+        if (n->drained[0])
+            snprintf(why + strlen(why), sizeof(why) - strlen(why), "%s%s%s", why[0] ? "; " : "",
+                     is_up ? "" : "drained: ", n->drained);
         if (n->use.warning[0])
             snprintf(why + strlen(why), sizeof(why) - strlen(why), "%s%s", why[0] ? "; " : "", n->use.warning);
         out_table_set(&t, r, 7, "%s", why);

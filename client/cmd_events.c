@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TEXT_INDENT 23 /* of a text's further lines: below the name, behind the time */
+
 struct events_args {
     struct global *global;
     const char *job, *node;
@@ -137,15 +139,17 @@ static enum out_color color_of(const char *type)
 
 static void event_print(const struct client_event *e)
 {
-    char time[OUT_NUMBER], who[80], safe_who[160], text[2048];
+    char time[OUT_NUMBER], who[80], safe_who[160], text[2048], line[2400];
     if (e->job[0])
         snprintf(who, sizeof(who), "job %s", e->job);
     else
         snprintf(who, sizeof(who), "%.70s", e->node);
     safe_text(who, 12, true, safe_who, sizeof(safe_who));
     safe_text(e->text, SAFE_TEXT_ALL, true, text, sizeof(text));
-    printf("%s  %s%*s  %s%-17s%s  %s\n", out_time(e->wall_ms, time), safe_who, 12 - safe_text_width(safe_who), "",
-           out_color(stdout, color_of(e->type)), e->type, out_color(stdout, OUT_PLAIN), text);
+    snprintf(line, sizeof(line), "%s  %s%*s  %s%-17s%s  %s", out_time(e->wall_ms, time), safe_who,
+             12 - safe_text_width(safe_who), "", out_color(stdout, color_of(e->type)), e->type,
+             out_color(stdout, OUT_PLAIN), text);
+    out_wrapped(stdout, line, TEXT_INDENT);
 }
 
 static bool on_event(void *arg, const struct client_event *e)

@@ -278,9 +278,10 @@ err_t convert_node(const Dtd__NodeReply *n, struct client_node *ret)
                                .gpu_probe_ms = n->gpu_probe_ms,
                                .gpu_model = text_copy(n->gpu_model),
                                .gpu_missing = text_copy(n->gpu_missing),
+                               .drained = text_copy(n->drained),
                                .use = copy_use(n->use)};
     if (!node.version || !node.node || !node.state_dir || !node.raft_state || !node.warning || !node.io_pid ||
-        !node.gpu_model || !node.gpu_missing || !node.use.warning) {
+        !node.gpu_model || !node.gpu_missing || !node.drained || !node.use.warning) {
         client_node_fini(&node);
         return ERR_NOMEM;
     }

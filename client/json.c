@@ -287,6 +287,9 @@ json_t *json_of_node(const struct client_node *node)
         set_int(&ret, "gpu_probe_ms", node->gpu_probe_ms);
     set_text(&ret, "gpu_model", node->gpu_model);
     set_text(&ret, "gpu_missing", node->gpu_missing);
+    if (node->use.slots_used >= 0)
+        set_int(&ret, "slots_used", node->use.slots_used);
+    set_text(&ret, "drained", node->drained);
     if (node->n_numa_node)
         set_field(&ret, "numa_nodes", json_of_numa_nodes(node));
     if (node->load)

@@ -365,7 +365,7 @@ static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMess
     struct rpc_server *server = owner;
     struct cluster_caller caller;
     bool is_known = cluster_caller(server->cluster, rpc_call_conn(call), &caller);
-    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node}};
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node, .how = "it left the cluster"}};
     if (cluster_take_dismissal(server->cluster, rpc_call_conn(call), h->node)) {
         Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
         rpc_reply(call, &empty.base);
@@ -562,7 +562,9 @@ static void handle_remove(void *owner, struct rpc_call *call, const ProtobufCMes
         rpc_fail(call, err, "%s", why.text);
         return;
     }
-    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = q->name}};
+    struct record r = {
+        .kind = RECORD_NODE_LEFT,
+        .node_left = {.name = q->name, .how = evicts ? "an administrator evicted it" : "an administrator removed it"}};
     log_info("node %s node=%s", evicts ? "evicted" : "removed", q->name);
     propose_for_call(server, call, &r, NULL);
 }

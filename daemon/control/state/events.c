@@ -188,6 +188,7 @@ static void draft_node_left(const struct state *s, const struct record *r, struc
 {
     d->e.kind = EVENT_NODE_LEFT;
     d->e.node = r->node_left.name;
+    text_add(&d->text, "%s", r->node_left.how ? r->node_left.how : "");
 }
 
 static void draft_node_admin(const struct state *s, const struct record *r, struct event_draft *d)

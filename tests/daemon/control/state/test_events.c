@@ -246,7 +246,7 @@ TEST(nodes_have_events)
     assert_false(state_node_is_lost(s, "b"));
     node_event(s, EVENT_NODE_BACK, "a", "");
     assert_false(state_node_is_lost(s, "a"));
-    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = "a"}};
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = "a", .how = "it left the cluster"}};
     apply(s, &r);
     ASSERT_EVENTS(s, {EVENT_NODE_JOINED, 0, "a", "at 10.0.0.1:7"}, {EVENT_NODE_DRAINED, 0, "a", "fans"},
                   {EVENT_NODE_UNDRAINED, 0, "a", ""}, {EVENT_NODE_LOST, 0, "a", "no heartbeat"},
