@@ -298,7 +298,7 @@ struct job {
     int64_t usage_history_at, usage_history_ms; /* offset in it; when to give up waiting for an answer */
     struct buf io_usage;                        /* lines for dtd-io that were not sent yet */
     int64_t io_usage_ms;                        /* when the next ones may be sent */
-    bool dirty; /* the watching clients have not been notified of the newest change */
+    bool dirty;                                 /* the watching clients have not been notified of the newest change */
 };
 
 /* ---- job.c: creation and state machines ---- */

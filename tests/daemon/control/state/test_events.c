@@ -250,7 +250,7 @@ TEST(nodes_have_events)
     apply(s, &r);
     ASSERT_EVENTS(s, {EVENT_NODE_JOINED, 0, "a", "at 10.0.0.1:7"}, {EVENT_NODE_DRAINED, 0, "a", "fans"},
                   {EVENT_NODE_UNDRAINED, 0, "a", ""}, {EVENT_NODE_LOST, 0, "a", "no heartbeat"},
-                  {EVENT_NODE_BACK, 0, "a", ""}, {EVENT_NODE_LEFT, 0, "a", ""});
+                  {EVENT_NODE_BACK, 0, "a", ""}, {EVENT_NODE_LEFT, 0, "a", "it left the cluster"});
     state_free(s);
 }
 
