@@ -7,6 +7,7 @@
 #include "client/convert.h"
 #include "client/daemon.h"
 
+#include "common/base/clock.h"
 #include "common/rpc/field_codec.h"
 #include "common/rpc/methods.h"
 #include "common/rpc/rpc.h"
@@ -536,15 +537,17 @@ static err_t forward_event(struct pending_call *p, const ProtobufCMessage *item)
     return OK;
 }
 
-err_t client_events(struct client *c, const char *job, bool follow, uint64_t after, int64_t since_ms,
+err_t client_events(struct client *c, const char *job, bool follow, uint64_t after, int64_t age_ms,
                     const struct client_stream *stream, struct why *why)
 {
     Dtd__EventsRequest q = DTD__EVENTS_REQUEST__INIT;
     q.job = (char *)job;
-    q.has_follow = q.has_after = q.has_since_ms = true;
+    q.has_follow = q.has_after = true;
     q.follow = follow;
     q.after = after;
-    q.since_ms = since_ms;
+    q.has_age_ms = q.has_since_ms = age_ms > 0;
+    q.age_ms = age_ms;
+    q.since_ms = clock_wall_ms() - age_ms; /* for a leader of an older version, which does not know ages */
     return call_stream(c, CLIENT_EVENTS, &q.base, forward_event, stream, why);
 }
 

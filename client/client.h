@@ -44,6 +44,8 @@ struct client_job {
     int64_t step, steps;
     int workers, max_workers, restarts;         /* max_workers: what the job wants; a daemon of an older version: 0 */
     int64_t submitted_ms, started_ms, ended_ms; /* 0: not yet */
+    int64_t now_ms;                             /* the present, by the date at which it was submitted */
+    int64_t last_age_ms, saved_age_ms;          /* of `last`, and of the checkpoint of checkpoint_step; -1: unknown */
     int64_t grace_left_ms; /* while it stops: until workers that still run are killed; 0: no such wait */
     char *checkpoint_dir, *checkpoint_error;
     int64_t checkpoint_step; /* -1: none */
@@ -109,6 +111,7 @@ struct client_numa_node {
 
 struct client_node {
     char *version, *node, *state_dir, *raft_state, *warning;
+    char *drained; /* why no new job starts on it, "": it is not drained; never NULL */
     int supervisor_pid, control_pid, slots;
     int *io_pid;
     int n_io;
@@ -216,8 +219,8 @@ NODISCARD err_t client_usage_newest(struct client *c, const char *job, const str
 NODISCARD err_t client_watch(struct client *c, const char *job, const struct client_stream *stream, struct why *why);
 
 /* Streams what happened, oldest first. job NULL: all jobs, and the nodes. after: only events with a higher id.
- * since_ms: only events of this time or later; 0: all. */
-NODISCARD err_t client_events(struct client *c, const char *job, bool follow, uint64_t after, int64_t since_ms,
+ * age_ms: only events that are at most this old, by the clock of the cluster; 0: all. */
+NODISCARD err_t client_events(struct client *c, const char *job, bool follow, uint64_t after, int64_t age_ms,
                               const struct client_stream *stream, struct why *why);
 
 /* ---- the cluster ---- */

@@ -68,6 +68,7 @@ void client_node_fini(struct client_node *node)
     free(node->io_pid);
     free(node->gpu_model);
     free(node->gpu_missing);
+    free(node->drained);
     free(node->use.warning);
     for (int i = 0; i < node->n_numa_node; i++) {
         free(node->numa_node[i].cores);

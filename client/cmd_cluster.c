@@ -125,7 +125,12 @@ static error_t parse_join(int key, char *arg, struct argp_state *state)
 #define NODE_OPTIONS                                                                                              \
     {"name", KEY_NAME, "NAME", 0, "Name of this node (default: as configured, else the host name)", 0},           \
         {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "Listen address (default: cluster.listen, else [::]:7811)", 0}, \
-        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "Address for other nodes (default: the host name)", 0},      \
+        {"advertise",                                                                                             \
+         KEY_ADVERTISE,                                                                                           \
+         "HOST:PORT,..",                                                                                          \
+         0,                                                                                                       \
+         "Addresses for other nodes, in the order to try them (default: as configured, else the host name)",      \
+         0},                                                                                                      \
     {                                                                                                             \
         "domain", KEY_DOMAIN, "NAME", 0, "Failure domain, such as a rack: voters are spread over domains", 0      \
     }
@@ -257,6 +262,18 @@ static void versions_print(const struct client_cluster *s)
     printf("\n");
 }
 
+/* The first address, and the number of the others. */
+static void address_set(struct out_table *t, int row, int column, const char *list)
+{
+    int more = 0;
+    for (const char *at = list; (at = strchr(at, ',')); at++)
+        more++;
+    if (more)
+        out_table_set(t, row, column, "%.*s +%d", (int)strcspn(list, ","), list, more);
+    else
+        out_table_set(t, row, column, "%s", list);
+}
+
 static void status_print(const struct client_cluster *s)
 {
     static const struct out_column columns[] = {{"NODE", false, 0},     {"STATE", false, 0}, {"ROLE", false, 1},
@@ -269,17 +286,20 @@ static void status_print(const struct client_cluster *s)
         const struct client_cluster_node *n = &s->node[i];
         int r = out_table_row(&t);
         out_table_set(&t, r, 0, "%s%s", n->name, strcmp(n->name, s->self) == 0 ? " *" : "");
-        out_table_set(&t, r, 1, "%s", n->drained[0] ? "drained" : n->state);
+        const bool is_up = strcmp(n->state, "up") == 0;
+        out_table_set(&t, r, 1, "%s", is_up && n->drained[0] ? "drained" : n->state);
         out_table_set(&t, r, 2, "%s", n->role);
-        out_table_set(&t, r, 3, "%s", n->address);
+        address_set(&t, r, 3, n->address);
         if (n->log_index)
             out_table_set(&t, r, 4, "%llu", (unsigned long long)n->log_index);
         out_table_set(&t, r, 5, "%s", n->version);
         out_table_set(&t, r, 6, "%s", n->identity);
-        snprintf(why, sizeof(why), "%s", n->drained);
+        why[0] = '\0';
         if (n->silent_ms)
-            snprintf(why, sizeof(why), "silent for %.1f s%s%s", (double)n->silent_ms / 1000, n->drained[0] ? "; " : "",
-                     n->drained);
+            snprintf(why, sizeof(why), "silent for %.1f s", (double)n->silent_ms / 1000);
+        if (n->drained[0])
+            snprintf(why + strlen(why), sizeof(why) - strlen(why), "%s%s%s", why[0] ? "; " : "",
+                     is_up ? "" : "drained: ", n->drained);
         if (n->use.warning[0])
             snprintf(why + strlen(why), sizeof(why) - strlen(why), "%s%s", why[0] ? "; " : "", n->use.warning);
         out_table_set(&t, r, 7, "%s", why);
@@ -610,7 +630,7 @@ static int cluster_restore(struct global *g, int argc, char **argv)
     static const struct argp_option options[] = {
         STATE_OPTION,
         {"listen", KEY_LISTEN, "ADDRESS:PORT", 0, "New listen address (default: as before)", 0},
-        {"advertise", KEY_ADVERTISE, "HOST:PORT", 0, "New address for other nodes (default: as before)", 0},
+        {"advertise", KEY_ADVERTISE, "HOST:PORT,..", 0, "New addresses for other nodes (default: as before)", 0},
         {"yes", KEY_YES, NULL, 0, "Confirm that all other voters are permanently lost", 0},
         {0}};
     static const struct argp argp = {

@@ -6,11 +6,12 @@
 #include "client/follow.h"
 #include "client/json.h"
 #include "client/safe_text.h"
-#include "common/base/clock.h"
 #include "common/rpc/event.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define TEXT_INDENT 23 /* of a text's further lines: below the name, behind the time */
 
 struct events_args {
     struct global *global;
@@ -23,7 +24,6 @@ struct events_args {
 struct event_sink {
     const struct events_args *args;
     uint64_t after;
-    int64_t since_ms;
     int code;
 };
 
@@ -139,15 +139,17 @@ static enum out_color color_of(const char *type)
 
 static void event_print(const struct client_event *e)
 {
-    char time[OUT_NUMBER], who[80], safe_who[160], text[2048];
+    char time[OUT_NUMBER], who[80], safe_who[160], text[2048], line[2400];
     if (e->job[0])
         snprintf(who, sizeof(who), "job %s", e->job);
     else
         snprintf(who, sizeof(who), "%.70s", e->node);
     safe_text(who, 12, true, safe_who, sizeof(safe_who));
     safe_text(e->text, SAFE_TEXT_ALL, true, text, sizeof(text));
-    printf("%s  %s%*s  %s%-17s%s  %s\n", out_time(e->wall_ms, time), safe_who, 12 - safe_text_width(safe_who), "",
-           out_color(stdout, color_of(e->type)), e->type, out_color(stdout, OUT_PLAIN), text);
+    snprintf(line, sizeof(line), "%s  %s%*s  %s%-17s%s  %s", out_time(e->wall_ms, time), safe_who,
+             12 - safe_text_width(safe_who), "", out_color(stdout, color_of(e->type)), e->type,
+             out_color(stdout, OUT_PLAIN), text);
+    out_wrapped(stdout, line, TEXT_INDENT);
 }
 
 static bool on_event(void *arg, const struct client_event *e)
@@ -173,7 +175,7 @@ static err_t events_call(struct client *c, void *arg, struct why *why)
 {
     struct event_sink *s = arg;
     const struct client_stream stream = {.event = on_event, .tick = on_tick, .arg = s};
-    return client_events(c, s->args->job, s->args->follow, s->after, s->since_ms, &stream, why);
+    return client_events(c, s->args->job, s->args->follow, s->after, s->args->since_s * 1000, &stream, why);
 }
 
 int cmd_events(struct global *g, int argc, char **argv)
@@ -197,7 +199,6 @@ int cmd_events(struct global *g, int argc, char **argv)
     if (err)
         return command_fail(err, &why);
     struct event_sink sink = {.args = &args};
-    sink.since_ms = args.since_s ? clock_wall_ms() - args.since_s * 1000 : 0;
     err = follow_call(g, events_call, &sink, &why);
     if (sink.code)
         return sink.code;

@@ -61,8 +61,12 @@ static void node_print(FILE *f, const struct client_node *node)
     for (int i = 0; i < node->n_io; i++)
         fprintf(f, "  io %d", node->io_pid[i]);
     fputc('\n', f);
+    if (node->use.slots_used >= 0)
+        fprintf(f, "  Slots      %d of %d in use\n", node->use.slots_used, node->slots);
     print_gpus(f, node);
     print_numa_nodes(f, node);
+    if (node->drained[0])
+        fprintf(f, "  %sDrained    %s%s\n", out_color(stdout, OUT_YELLOW), node->drained, out_color(stdout, OUT_PLAIN));
     if (node->warning[0])
         fprintf(f, "  %sWarning    %s%s\n", out_color(stdout, OUT_RED), node->warning, out_color(stdout, OUT_PLAIN));
 }

@@ -225,7 +225,7 @@ static int report_run(const struct report_args *a, struct gathered *g)
                                     .n_checkpoints = g->n_checkpoints,
                                     .usage = &g->usage,
                                     .cluster = g->cluster,
-                                    .now_ms = clock_wall_ms()};
+                                    .now_ms = g->job.now_ms};
     err_t err = path_choose(a, path, &why);
     err = err ? err : report_init(&in, &r, &why);
     if (err)

@@ -6,7 +6,6 @@
 #include "client/follow.h"
 #include "client/json.h"
 #include "client/step_parts.h"
-#include "common/base/clock.h"
 
 #include <math.h>
 #include <pwd.h>
@@ -82,7 +81,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static double age_of(const struct client_job *job)
 {
-    return (double)(clock_wall_ms() - job->submitted_ms) / 1000;
+    return (double)(job->now_ms - job->submitted_ms) / 1000;
 }
 
 /* ---- the table ---- */

@@ -2,6 +2,7 @@
  * returns. */
 #include "client/convert.h"
 
+#include "common/base/clock.h"
 #include "common/rpc/field_codec.h"
 #include "common/rpc/node_load_codec.h"
 
@@ -119,6 +120,9 @@ err_t convert_job(const Dtd__JobStatus *s, struct client_job *ret)
                              .submitted_ms = s->submitted_ms,
                              .started_ms = s->has_started_ms ? s->started_ms : 0,
                              .ended_ms = s->has_ended_ms ? s->ended_ms : 0,
+                             .now_ms = s->has_age_ms ? s->submitted_ms + s->age_ms : clock_wall_ms(),
+                             .last_age_ms = s->has_last_age_ms ? s->last_age_ms : -1,
+                             .saved_age_ms = s->has_saved_age_ms ? s->saved_age_ms : -1,
                              .checkpoint_step = s->has_checkpoint_step ? s->checkpoint_step : -1,
                              .has_last = s->last != NULL};
     if (s->last)
@@ -274,9 +278,10 @@ err_t convert_node(const Dtd__NodeReply *n, struct client_node *ret)
                                .gpu_probe_ms = n->gpu_probe_ms,
                                .gpu_model = text_copy(n->gpu_model),
                                .gpu_missing = text_copy(n->gpu_missing),
+                               .drained = text_copy(n->drained),
                                .use = copy_use(n->use)};
     if (!node.version || !node.node || !node.state_dir || !node.raft_state || !node.warning || !node.io_pid ||
-        !node.gpu_model || !node.gpu_missing || !node.use.warning) {
+        !node.gpu_model || !node.gpu_missing || !node.drained || !node.use.warning) {
         client_node_fini(&node);
         return ERR_NOMEM;
     }

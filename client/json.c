@@ -191,6 +191,7 @@ static void set_times(json_t **object, const struct client_job *job)
         set_int(object, "started_ms", job->started_ms);
     if (job->ended_ms)
         set_int(object, "ended_ms", job->ended_ms);
+    set_int(object, "age_ms", job->now_ms - job->submitted_ms);
 }
 
 json_t *json_of_job(const struct client_job *job)
@@ -286,6 +287,9 @@ json_t *json_of_node(const struct client_node *node)
         set_int(&ret, "gpu_probe_ms", node->gpu_probe_ms);
     set_text(&ret, "gpu_model", node->gpu_model);
     set_text(&ret, "gpu_missing", node->gpu_missing);
+    if (node->use.slots_used >= 0)
+        set_int(&ret, "slots_used", node->use.slots_used);
+    set_text(&ret, "drained", node->drained);
     if (node->n_numa_node)
         set_field(&ret, "numa_nodes", json_of_numa_nodes(node));
     if (node->load)
@@ -344,11 +348,37 @@ static json_t *json_of_names(char *const *names, int n)
     return list;
 }
 
+/* The list "A,B" of a node. */
+static json_t *json_of_addresses(const char *list)
+{
+    json_t *ret = json_array();
+    for (size_t n; *list; list += n + (list[n] == ',')) {
+        n = strcspn(list, ",");
+        array_append(&ret, json_stringn(list, n));
+    }
+    return ret;
+}
+
+static void set_use(json_t **object, const struct client_node_use *u)
+{
+    const struct {
+        const char *name;
+        int value;
+    } counts[] = {{"slots", u->slots}, {"slots_used", u->slots_used}, {"gpus", u->gpus}, {"gpus_free", u->gpus_free}};
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+        if (counts[i].value >= 0)
+            set_int(object, counts[i].name, counts[i].value);
+    set_text(object, "warning", u->warning);
+}
+
 static json_t *json_of_cluster_node(const struct client_cluster_node *n)
 {
-    json_t *o = json_pack("{s:s, s:I, s:s, s:s, s:s*, s:s*, s:s*, s:s*}", "name", n->name, "id", (json_int_t)n->id,
-                          "address", n->address, "state", n->state, "role", some(n->role), "domain", some(n->domain),
-                          "drained", some(n->drained), "version", some(n->version));
+    json_t *o = json_pack("{s:s, s:I, s:s%, s:s, s:s*, s:s*, s:s*, s:s*}", "name", n->name, "id", (json_int_t)n->id,
+                          "address", n->address, strcspn(n->address, ","), "state", n->state, "role", some(n->role),
+                          "domain", some(n->domain), "drained", some(n->drained), "version", some(n->version));
+    set_field(&o, "addresses", json_of_addresses(n->address));
+    if (o)
+        set_use(&o, &n->use);
     if (o && n->identity[0])
         json_object_set_new(o, "identity", json_string(n->identity));
     if (o && n->silent_ms)

@@ -209,6 +209,12 @@ static void text_wrap(FILE *f, const char *text, size_t len, int at, int indent,
     }
 }
 
+void out_wrapped(FILE *f, const char *line, int indent)
+{
+    text_wrap(f, line, strlen(line), 0, indent, out_is_terminal(f) ? out_columns(f) : INT_MAX / 2);
+    fputc('\n', f);
+}
+
 void out_page_begin(struct out_page *p)
 {
     *p = (struct out_page){0};

@@ -51,6 +51,8 @@ struct out_page {
     char *text;
     size_t len;
 };
+/* Prints one line; on a terminal, what does not fit continues in the next ones, behind `indent` spaces. */
+void out_wrapped(FILE *f, const char *line, int indent);
 /* The program exits when out of memory, here and at the end. */
 void out_page_begin(struct out_page *p);
 void out_page_end(struct out_page *p, FILE *to);

@@ -449,10 +449,10 @@ static void draw_overview(const struct top_model *m, struct glyphs *c)
 
 /* ---- a job: head ---- */
 
-void top_ledger(const struct client_job *j, double step_s, int64_t now_ms, struct top_ledger *ret)
+void top_ledger(const struct client_job *j, double step_s, struct top_ledger *ret)
 {
     struct top_ledger l = {0};
-    int64_t end = j->ended_ms ? j->ended_ms : now_ms, began = j->started_ms ? j->started_ms : end;
+    int64_t end = j->ended_ms ? j->ended_ms : j->now_ms, began = j->started_ms ? j->started_ms : end;
     double *s = l.seconds;
     s[TOP_QUEUE] = (double)(began - j->submitted_ms) / 1e3;
     if (j->start.epoch && isfinite(j->start.recover_ms))
@@ -494,7 +494,7 @@ static void draw_ledger(const struct top_model *m, struct glyphs *c, int row)
 {
     struct top_ledger l;
     const struct client_job *j = &m->job.job;
-    top_ledger(j, mean_seconds(&m->job), m->now_ms, &l);
+    top_ledger(j, mean_seconds(&m->job), &l);
     int width = c->columns / 3, at = 0;
     bool words = c->columns >= 120;
     double ran = l.total - l.seconds[TOP_QUEUE], sum = 0;
@@ -529,7 +529,7 @@ static void draw_job_title(const struct top_model *m, struct glyphs *c)
 {
     char elapsed[OUT_NUMBER], left[OUT_NUMBER], text[600];
     const struct client_job *j = &m->job.job;
-    int64_t end = j->ended_ms ? j->ended_ms : m->now_ms;
+    int64_t end = j->ended_ms ? j->ended_ms : j->now_ms;
     double eta = left_seconds(j, mean_seconds(&m->job));
     snprintf(text, sizeof(text), "job %s %.60s  %s%s%s  epoch %llu  ranks %d/%d  %s%s%s", j->job, j->name, j->state,
              j->user[0] ? "  " : "", j->user, (unsigned long long)j->epoch, ranks_up(j), j->n_worker,
@@ -553,9 +553,9 @@ static void draw_steps(const struct top_model *m, struct glyphs *c, int row)
     at = glyphs_format(c, row, at, 30, STYLE_BOLD, "  %s tok/s", out_count(j->last.tokens_per_s, number));
     if (isfinite(j->last.mfu))
         at = glyphs_format(c, row, at, 16, STYLE_PLAIN, "  MFU %.1f%%", 100 * j->last.mfu);
-    if (j->last.wall_ms > 0 && !client_job_ended(j))
+    if (j->last_age_ms >= 0 && !client_job_ended(j))
         glyphs_format(c, row, at, 40, STYLE_PLAIN, "  last step %s ago",
-                      out_duration((double)(m->now_ms - j->last.wall_ms) / 1e3, number));
+                      out_duration((double)j->last_age_ms / 1e3, number));
 }
 
 /* What a failure now would cost. */
@@ -569,9 +569,8 @@ static void draw_checkpoint(const struct top_model *m, struct glyphs *c, int row
         at = glyphs_put(c, row, 0, c->columns, STYLE_WARN, "checkpoint: none");
     else
         at = glyphs_format(c, row, 0, c->columns, STYLE_PLAIN, "checkpoint: step %lld", (long long)saved);
-    if (j->checkpoint_step >= 0 && m->job.saved_ms)
-        at = glyphs_format(c, row, at, 30, STYLE_PLAIN, ", %s ago",
-                           out_duration((double)(m->now_ms - m->job.saved_ms) / 1e3, age));
+    if (j->checkpoint_step >= 0 && j->saved_age_ms >= 0)
+        at = glyphs_format(c, row, at, 30, STYLE_PLAIN, ", %s ago", out_duration((double)j->saved_age_ms / 1e3, age));
     if (risk > 0 && !client_job_ended(j))
         at = glyphs_format(c, row, at, 60, STYLE_PLAIN, "; at risk: %lld steps, %s", (long long)risk,
                            out_duration((double)risk * mean_seconds(&m->job), cost));

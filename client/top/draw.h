@@ -21,6 +21,6 @@ struct top_ledger {
     double seconds[TOP_TIMES];
     double total;
 };
-void top_ledger(const struct client_job *job, double step_s, int64_t now_ms, struct top_ledger *ret);
+void top_ledger(const struct client_job *job, double step_s, struct top_ledger *ret);
 
 #endif

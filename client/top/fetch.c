@@ -211,24 +211,6 @@ static err_t fetch_usage(struct top_fetch *f, struct top_job *j, struct why *why
     return err == ERR_UNSUPPORTED ? OK : err;
 }
 
-static err_t fetch_saved(struct top_fetch *f, struct top_job *j, struct why *why)
-{
-    struct client_checkpoint *list;
-    int n;
-    if (j->job.checkpoint_step == f->saved_step)
-        return OK;
-    err_t err = client_checkpoints(f->client, j->job.job, &list, &n, why);
-    if (err)
-        return err;
-    j->saved_ms = 0;
-    for (int i = 0; i < n; i++)
-        if (list[i].step == j->job.checkpoint_step)
-            j->saved_ms = list[i].committed_ms;
-    client_checkpoints_free(list, n);
-    f->saved_step = j->job.checkpoint_step;
-    return OK;
-}
-
 static err_t fetch_job(struct top_fetch *f, struct top_model *m, struct why *why)
 {
     struct client_job job;
@@ -246,12 +228,10 @@ static err_t fetch_job(struct top_fetch *f, struct top_model *m, struct why *why
     if (another) {
         copy_text(f->job, sizeof(f->job), m->view.job);
         f->series_step = -1;
-        f->saved_step = -1;
         err = fetch_history(f, j, why);
     } else if (job.has_last) {
         take_metric(f, j, &job.last);
     }
-    err = err ? err : fetch_saved(f, j, why);
     return err ? err : fetch_usage(f, j, why);
 }
 

@@ -8,7 +8,7 @@ struct top_fetch {
     const char *dir;       /* the state directory */
     struct client *client; /* NULL: not connected */
     char job[32];          /* whose series and events the model has; "": none, or all jobs' events */
-    int64_t series_step, saved_step;
+    int64_t series_step;
     char events_job[32];
     bool has_events;
     uint64_t last_event;

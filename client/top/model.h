@@ -60,7 +60,6 @@ struct top_lines {
 struct top_job {
     bool known;
     struct client_job job; /* with workers and incidents */
-    int64_t saved_ms;      /* when its newest checkpoint was committed; 0: unknown */
     struct top_series loss, step_s;
     struct top_usage usage;
     char forecast[256]; /* a line that compares the forecast of a step with the newest window; "": none */

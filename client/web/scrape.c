@@ -4,7 +4,6 @@
 #include "client/web/web.h"
 
 #include "client/convert.h"
-#include "common/base/clock.h"
 #include "common/rpc/methods.h"
 #include "proto/client.pb-c.h"
 
@@ -18,7 +17,7 @@
 /* Series of single ranks are bounded: jobs with more workers, and further jobs, have none. */
 #define USAGE_JOBS_MAX 32
 #define USAGE_WORKERS_MAX 64
-#define USAGE_AGE_MS 30000 /* several windows; clocks of nodes differ */
+#define USAGE_AGE_MS 30000 /* several windows */
 
 /* The newest window of a job's ranks. */
 struct rank_usage {
@@ -537,8 +536,8 @@ static void usage_answered(void *arg, const struct rpc_result *r)
 static void ask_usage(struct scrape *s)
 {
     Dtd__UsageRequest q = DTD__USAGE_REQUEST__INIT;
-    q.has_from_ms = true;
-    q.from_ms = clock_wall_ms() - USAGE_AGE_MS;
+    q.has_recent_ms = true;
+    q.recent_ms = USAGE_AGE_MS;
     for (int i = 0; i < s->n_jobs && s->n_usage < USAGE_JOBS_MAX; i++) {
         const struct client_job *j = &s->jobs[i];
         if (strcmp(j->state, "running") != 0 || !j->has_last || j->workers > USAGE_WORKERS_MAX)

@@ -47,7 +47,8 @@ struct topic {
     int outstanding; /* calls; the topic lives until they have ended */
     /* The overview. */
     json_t *node, *cluster, *jobs;
-    char *last; /* without the time */
+    int64_t now_ms; /* the date of the leader, with `jobs` */
+    char *last;     /* without the time */
     int polls;
     /* A job, or its log. */
     uint64_t watch; /* 0: no call */
@@ -226,7 +227,7 @@ void topic_keep_alive(struct topic *t)
 
 static struct frame *overview_frame(struct topic *t)
 {
-    json_t *all = json_pack("{s:I, s:s, s:b, s:o}", "at", (json_int_t)clock_wall_ms(), "user", session_user(t->session),
+    json_t *all = json_pack("{s:I, s:s, s:b, s:o}", "at", (json_int_t)t->now_ms, "user", session_user(t->session),
                             "system", session_system(t->session), "jobs", json_incref(t->jobs));
     if (all && t->node)
         json_object_set(all, "node", t->node);
@@ -300,7 +301,9 @@ static void jobs_answered(void *arg, const struct rpc_result *r)
     struct client_job *jobs;
     int n;
     if (r->reply && !t->closing && !convert_jobs((const Dtd__JobList *)r->reply, &jobs, &n)) {
+        const Dtd__JobList *m = (const Dtd__JobList *)r->reply;
         json_t *list = json_array();
+        t->now_ms = m->has_now_ms ? m->now_ms : clock_wall_ms();
         for (int i = 0; i < n; i++)
             json_array_append_new(list, json_of_job(&jobs[i]));
         client_jobs_free(jobs, n);
@@ -495,8 +498,8 @@ static void watch_start(struct topic *t)
     Dtd__JobRequest q = DTD__JOB_REQUEST__INIT;
     Dtd__UsageRequest u = DTD__USAGE_REQUEST__INIT;
     q.job = u.job = t->job;
-    u.has_follow = u.follow = u.has_from_ms = true;
-    u.from_ms = clock_wall_ms() - USAGE_RECENT_MS;
+    u.has_follow = u.follow = u.has_recent_ms = true;
+    u.recent_ms = USAGE_RECENT_MS;
     if (t->watch)
         return;
     err_t err = t->usage ? session_call(t->session, CLIENT_USAGE, &u.base, usage_answered, t, &t->watch)

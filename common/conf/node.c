@@ -147,12 +147,14 @@ static const struct schema_row rows[] = {
     {ROW(cluster.listen, SCHEMA_TEXT, "\"[::]:7811\"",
          "Numeric `address:port` on which a cluster node listens. A node outside a cluster does not listen."),
      .check = check_address},
-    {ROW(cluster.advertise, SCHEMA_TEXT, "\"\"",
-         "`host:port` at which other nodes reach this node. \"\": the host name and the port of `cluster.listen`."),
-     .check = check_address_or_none},
+    {ROW(cluster.advertise, SCHEMA_LIST, "\"\"",
+         "`host:port` at which other nodes reach this node. A node in several networks has a list, such as "
+         "`[\"10.0.0.1:7811\", \"[fd00::1]:7811\"]`, at most 4 with 263 bytes together. Others try them in this order. "
+         "`dtctl cluster init` and `join` read it. \"\": the host name and the port of `cluster.listen`."),
+     .single = true, .count_offset = offsetof(struct node_conf, cluster.n_advertise), .check = check_address},
     {ROW(cluster.fabric, SCHEMA_TEXT, "\"\"",
          "Host, without a port, at which workers of other nodes reach the workers of this node, where that is another "
-         "network than that of the daemons. \"\": the host of `cluster.advertise`."),
+         "network than that of the daemons. \"\": the first host of `cluster.advertise`."),
      .check = check_host},
     {ROW(cluster.ports, SCHEMA_TEXT, "\"\"",
          "Ports on which workers of this node listen for those of other nodes, such as `7900-7999`, and which are "

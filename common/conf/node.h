@@ -43,8 +43,10 @@ struct node_conf {
         int64_t processes;      /* with threads, for each worker; 0: no limit */
     } jobs;
     struct { /* of several nodes */
-        char *listen, *advertise, *domain;
-        char *ports, *fabric; /* "": any port; the host of `advertise` */
+        char *listen, *domain;
+        char **advertise; /* host:port; none: the host name */
+        int n_advertise;
+        char *ports, *fabric; /* "": any port; the first host of `advertise` */
         char *key_file;       /* "": keys are transferred when nodes join */
         bool first;
         char **peers; /* host:port */

@@ -361,6 +361,10 @@ static const char *read_items(const struct schema_row *row, const struct tree_no
 {
     int n = 0, wanted = 0;
     const char *wrong = NULL;
+    struct tree_node one = {.kind = TREE_SCALAR, .line = node->line, .plain = node->plain, .text = node->text};
+    const struct tree_node list = {.kind = TREE_LIST, .first = one.text && one.text[0] ? &one : NULL};
+    if (row->single && node->kind == TREE_SCALAR && !tree_is_null(node))
+        node = &list;
     if (node->kind != (row->type == SCHEMA_LIST ? TREE_LIST : TREE_MAP))
         return row->type == SCHEMA_LIST ? "write [a, b]" : "write {KEY: value}";
     for (const struct tree_node *c = node->first; c && !*ret_needed; c = c->next, wanted++)

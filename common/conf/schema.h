@@ -59,7 +59,8 @@ struct schema_row {
     const struct schema_name *names; /* SCHEMA_ENUM */
     const struct schema_name *also;  /* SCHEMA_ENUM: other spellings that are read, but not printed; may be NULL */
     bool whole;                      /* SCHEMA_BOOL: a file may write the name of the key for its whole section */
-    bool hidden;                     /* read for the sake of old files; not printed, and in no help or manual */
+    bool single; /* SCHEMA_LIST: a file may write a list of one item as a string, and an empty one as "" */
+    bool hidden; /* read for the sake of old files; not printed, and in no help or manual */
     /* The cluster version whose dtds have the key (daemon/control/state/features.h); 0: all have it. A key with this is
      * printed only if its value is not the default, so that older dtds read specs that do not use it. */
     uint32_t since;

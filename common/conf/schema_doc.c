@@ -201,7 +201,7 @@ err_t schema_needed_print(const struct schema_row *row, struct buf *ret)
     case SCHEMA_TEXT:
         return buf_printf(ret, "a string");
     case SCHEMA_LIST:
-        return buf_printf(ret, "a list of strings");
+        return buf_printf(ret, row->single ? "a string, or a list of strings" : "a list of strings");
     case SCHEMA_MAP:
         return buf_printf(ret, "a map of strings");
     }

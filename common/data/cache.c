@@ -80,25 +80,44 @@ void cache_remove(const char *dir)
     rmdir(dir);
 }
 
-static void remove_stale(const char *cache, const char *name, time_t seconds)
+/* The present by the clock that dates files of the folder: that of the server where hosts share it. 0: unknown. */
+static time_t folder_now(const char *cache)
+{
+    char path[4096];
+    struct stat st;
+    time_t ret = 0;
+    if (cache_join(cache, ".now-XXXXXX", path, sizeof(path), NULL))
+        return 0;
+    int fd = mkstemp(path);
+    if (fd < 0)
+        return 0;
+    if (fstat(fd, &st) == 0)
+        ret = st.st_mtime;
+    unlink(path);
+    close(fd);
+    return ret;
+}
+
+static void remove_stale(const char *cache, const char *name, time_t now, time_t seconds)
 {
     char path[4096];
     struct stat st;
     if (cache_join(cache, name, path, sizeof(path), NULL) || lstat(path, &st) || !S_ISDIR(st.st_mode))
         return;
-    if (time(NULL) - st.st_mtime > seconds)
+    if (now - st.st_mtime > seconds)
         cache_remove(path);
 }
 
 void cache_clean(const char *cache)
 {
-    DIR *d = opendir(cache);
+    const time_t now = folder_now(cache);
+    DIR *d = now ? opendir(cache) : NULL;
     if (!d)
         return;
     for (struct dirent *e; (e = readdir(d));)
         for (size_t i = 0; i < sizeof(leftovers) / sizeof(leftovers[0]); i++)
             if (strncmp(e->d_name, leftovers[i].prefix, strlen(leftovers[i].prefix)) == 0)
-                remove_stale(cache, e->d_name, leftovers[i].stale_seconds);
+                remove_stale(cache, e->d_name, now, leftovers[i].stale_seconds);
     closedir(d);
 }
 

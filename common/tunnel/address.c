@@ -87,6 +87,37 @@ err_t address_parse(const char *text, struct address *ret, struct why *why)
     return OK;
 }
 
+const char *addresses_next(const char *list, char *ret, size_t size)
+{
+    const size_t n = strcspn(list, ",");
+    if (!n)
+        return NULL;
+    snprintf(ret, size, "%.*s", (int)n, list);
+    return list[n] ? list + n + 1 : list + n;
+}
+
+err_t addresses_parse(const char *text, struct address ret[ADDRESSES_MAX], int *ret_n, struct why *why)
+{
+    struct address list[ADDRESSES_MAX];
+    char one[ADDRESS_TEXT_MAX + 1];
+    int n = 0;
+    if (strlen(text) > ADDRESS_TEXT_MAX)
+        return why_set(why, ERR_INVALID, "the addresses of a node have at most %d bytes together", ADDRESS_TEXT_MAX);
+    for (const char *at = text; !n || *at || at[-1] == ',';) {
+        if (n == ADDRESSES_MAX)
+            return why_set(why, ERR_INVALID, "a node has at most %d addresses", ADDRESSES_MAX);
+        const char *next = addresses_next(at, one, sizeof(one));
+        err_t err = address_parse(next ? one : "", &list[n], why);
+        if (err)
+            return err;
+        at = next;
+        n++;
+    }
+    memcpy(ret, list, (size_t)n * sizeof(list[0]));
+    *ret_n = n;
+    return OK;
+}
+
 err_t address_numeric(const struct address *a, struct sockaddr_storage *ret, socklen_t *ret_len)
 {
     union {

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #define ADDRESS_HOST_MAX 253
+#define ADDRESS_TEXT_MAX 263 /* "host:port" or "[v6]:port", or all addresses of a node */
 
 struct address {
     char host[ADDRESS_HOST_MAX + 1]; /* a name or a numeric address, without brackets */
@@ -19,6 +20,12 @@ struct address {
 
 /* ERR_INVALID: the message quotes only printable bytes of the address. Port 0 is legal here. */
 NODISCARD err_t address_parse(const char *text, struct address *ret, struct why *why);
+/* The addresses of one node, "A,B,..", in the order in which others try them. */
+#define ADDRESSES_MAX 4 /* two networks, each with IPv4 and IPv6 */
+NODISCARD err_t addresses_parse(const char *text, struct address ret[ADDRESSES_MAX], int *ret_n, struct why *why);
+/* Copies the first address of such a list, which fits into `size` bytes, and returns the rest of the list; NULL: the
+ * list is at its end. */
+const char *addresses_next(const char *list, char *ret, size_t size);
 /* The socket address of a numeric host. ERR_NOTFOUND: the host is a name. */
 NODISCARD err_t address_numeric(const struct address *a, struct sockaddr_storage *ret, socklen_t *ret_len);
 /* A TCP socket, not blocking, to be bound to `at`. One for [::] takes IPv4, too, whatever the machine's default is

@@ -94,7 +94,8 @@ struct tunnel_request {
     struct tunnel_host *host;
     tunnel_connect_cb cb;
     void *owner;
-    struct address address;
+    struct address addresses[ADDRESSES_MAX];
+    int n_addresses, looked_up; /* looked_up: the number of those whose sockets are in `to`, or are being resolved */
     char address_text[TUNNEL_ADDRESS_MAX + 1];
     struct tunnel_key_id key;
     char expected[TUNNEL_NAME_MAX + 1]; /* "": any node */
@@ -104,7 +105,8 @@ struct tunnel_request {
     uint64_t due;
     uint32_t lost_ms;
     bool one_way;
-    struct resolve *resolve; /* in progress; NULL: none */
+    struct resolve *resolves[ADDRESSES_MAX]; /* of each address; NULL: none is in progress */
+    bool waits;                              /* for the newest of them, before the next address is tried */
     struct sockaddr_storage to[REQUEST_ADDRESSES_MAX];
     int n_to, at, n_silent; /* at: the next one */
     bool is_patient;        /* in the second round */

@@ -91,10 +91,13 @@ err_t token_make(struct token *ret, struct why *why)
 
 static err_t check_address(const char *text, struct why *why)
 {
-    struct address a;
-    err_t err = address_parse(text, &a, why);
-    return err || a.port ? err
-                         : why_set(why, ERR_INVALID, "\"%s\" has port 0: a node needs a fixed port to listen on", text);
+    struct address list[ADDRESSES_MAX];
+    int n;
+    err_t err = addresses_parse(text, list, &n, why);
+    for (int i = 0; !err && i < n; i++)
+        if (!list[i].port)
+            err = why_set(why, ERR_INVALID, "\"%s\" has port 0: a node needs a fixed port to listen on", text);
+    return err;
 }
 
 static err_t token_pack(const struct token *t, uint8_t ret[TOKEN_BYTES_MAX], size_t *ret_len, struct why *why)

@@ -1,6 +1,7 @@
 /* A join token: a string that an administrator copies from a node of the cluster to a new node. Its text is "dtd1." and
  * base64url without padding of: id (8 bytes, big-endian), secret (16), number of addresses (1), each as length (1) and
- * text, and the first 4 bytes of SHA-256 of everything before. A token is a secret: wipe it. */
+ * text, and the first 4 bytes of SHA-256 of everything before. An address is a node's list with commas, as far as it
+ * fits. A token is a secret: wipe it. */
 #ifndef DTD_COMMON_TUNNEL_TOKEN_H
 #define DTD_COMMON_TUNNEL_TOKEN_H
 

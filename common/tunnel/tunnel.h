@@ -34,7 +34,7 @@
 
 #define TUNNEL_NAME_MAX 253     /* name of a node: letters, digits, points, dashes and underscores; as for host names */
 #define TUNNEL_ARGUMENT_MAX 256 /* visible ASCII and spaces */
-#define TUNNEL_ADDRESS_MAX 263  /* "host:port" or "[v6]:port" */
+#define TUNNEL_ADDRESS_MAX 263  /* "host:port" or "[v6]:port", or a list with commas */
 #define TUNNEL_SECRET_MAX 32
 
 #define TUNNEL_HANDSHAKE_MS 5000       /* for TLS and greeting of an accepted connection; default of tunnel_connect */
@@ -174,7 +174,9 @@ void tunnel_listener_close(struct tunnel_listener *listener, void (*cb)(void *ow
 NODISCARD err_t tunnel_bind(const char *address, int *ret_fd, struct why *why);
 
 struct tunnel_connect_config {
-    const char *address; /* "host:port" or "[v6]:port"; a name is resolved in a thread, its addresses tried in turn */
+    /* "host:port" or "[v6]:port", or a list of them with commas. They are tried in turn; a name is resolved in a
+     * thread, and all its addresses are tried. */
+    const char *address;
     struct tunnel_key_id key;
     const char *expected; /* required name of the peer node; NULL: any node with the key */
     enum tunnel_purpose purpose;

@@ -72,7 +72,7 @@ void leadership_child(struct control *n, const struct child *c)
     error_file_path(n->local.dir, c->job, c->slot, c->epoch, path);
     if (child_failed(c) && c->epoch && error_file_read(path, &error) == OK) {
         said.recorded = error.text;
-        said.recorded_s = error.when_s;
+        said.recorded_ago_ms = error_file_age_ms(&error);
     }
     if (n->jobs.leads && n->listed)
         node_view_child(&n->jobs, &n->jobs.self, &said);
@@ -237,7 +237,7 @@ static void on_member_lost(void *owner, const char *name, int64_t silent_ms, con
     char seen[400];
     snprintf(seen, sizeof(seen), "node %s was lost (%s; last heartbeat %.1f s ago)", name, why,
              (double)silent_ms / 1e3);
-    if (!state_node_is_lost(n->replica.state, name))
+    if (state_node_find(n->replica.state, name) && !state_node_is_lost(n->replica.state, name)) /* else it has left */
         jobs_event_record(&n->jobs, 0, EVENT_NODE_LOST, name, why);
     node_view_lost(&n->jobs, a, silent_ms, seen);
     c10d_owners_lost(&n->c10d_owners, a);

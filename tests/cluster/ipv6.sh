@@ -4,37 +4,22 @@
 # listens at MASTER_ADDR. With PyTorch (DTD_TORCH_PYTHON), init_process_group() and gloo run over IPv6, too.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
-[ "$(id -u)" = 0 ] || skip "creating network namespaces needs root"
-PATH=$PATH:/usr/sbin:/sbin
-for tool in unshare nsenter ip ss sysctl; do command -v $tool >/dev/null || skip "$tool is not installed"; done
-unshare -nm ip link add v1 type bridge 2>/dev/null || skip "this machine does not allow namespaces, or has no bridge"
-
-declare -A holder number=([a]=1 [b]=2 [c]=3)
-holders=()
-hold() { unshare -nm sleep infinity & holder[$1]=$!; holders+=($!); }
-inside() { local n=$1; shift; nsenter -t "${holder[$n]}" -n -m -- "$@"; }
-separate() { [ "$(readlink "/proc/$1/ns/net")" != "$(readlink /proc/self/ns/net)" ]; }
-on() { local n=$1; shift; DTD_DIR=$tmp/$n inside "$n" "$DTD_BIN/dtctl" "$@"; }
+. "$(dirname "$0")/networks.sh"
+declare -A number=([a]=1 [b]=2 [c]=3)
 guard_nodes a b c
-trap 'rc=$?; set +e; [ $rc -eq 0 ] || tail -n 30 "$tmp"/[abc]/control.log "$tmp"/[abc]/jobs/*/*.log; downs; kill "${holders[@]}"; (exit $rc); finish' EXIT
+guard_networks
 
 printf '::1 localhost\n127.0.0.1 localhost\nfd77::99 nc\nfd77::3 nc\n' >"$tmp/hosts"
-hold hub
-wait_for 10 "the namespace of the hub" separate "${holder[hub]}"
-inside hub ip link add bridge type bridge mcast_snooping 0
-inside hub ip link set bridge up
+begin_hub bridge
 for n in a b c; do
   hold $n
-  wait_for 10 "the namespace of $n" separate "${holder[$n]}"
-  inside $n ip link add eth0 type veth peer name "to_$n" netns "${holder[hub]}"
-  inside hub ip link set "to_$n" master bridge up
+  plug $n eth0 bridge
   inside $n mount --bind "$tmp/hosts" /etc/hosts
   inside $n sysctl -qw net.ipv6.conf.all.disable_ipv6=0 net.ipv6.bindv6only=1 net.ipv4.ip_local_port_range="40000 41999" || skip "IPv6 is off"
   inside $n ip link set lo up
   inside $n ip addr add "fd77::${number[$n]}/64" dev eth0 nodad
   inside $n ip link set eth0 up
 done
-reaches() { inside "$1" python3 -c 'import socket, sys; s = socket.socket(socket.AF_INET6); s.settimeout(2); sys.exit(s.connect_ex((sys.argv[1], int(sys.argv[2]))) not in (0, 111))' "$2" "$3"; }
 wait_for 20 "IPv6 between the nodes" reaches a fd77::2 9
 
 # Input from the network is looked up by ports: of TCP, these are delivered, all others are dropped.

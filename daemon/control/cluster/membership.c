@@ -46,26 +46,44 @@ static const char *first_set(const char *a, const char *b)
     return a && a[0] ? a : b;
 }
 
+/* Writes the list that the option, or else the configuration, gives; else the host name. */
+static err_t advertised(const struct cluster_options *w, const struct node_conf *conf, struct cluster_self *ret,
+                        struct why *why)
+{
+    struct address legal[ADDRESSES_MAX];
+    struct buf list = {0};
+    char host[NODE_TEXT_MAX + 1];
+    int n;
+    err_t err = OK;
+    default_address(ret->listen, host, sizeof(host));
+    for (int i = 0; !err && i < conf->cluster.n_advertise; i++)
+        err = buf_printf(&list, "%s%s", i ? "," : "", conf->cluster.advertise[i]);
+    err = err ? err : buf_append(&list, "", 1);
+    const char *text = err ? "" : first_set(w->advertise, first_set((const char *)list.data, host));
+    err = err ? why_set(why, err, "%s", err_text(err)) : addresses_parse(text, legal, &n, why);
+    if (!err)
+        snprintf(ret->address, sizeof(ret->address), "%s", text);
+    buf_fini(&list);
+    return err;
+}
+
 static err_t make_self(const struct cluster *c, const struct cluster_options *w, struct cluster_self *ret,
                        struct why *why)
 {
     const struct node_conf *conf = c->conf;
-    char host[NODE_NAME_MAX + 1] = "", address[NODE_TEXT_MAX + 1];
+    char host[NODE_NAME_MAX + 1] = "";
     *ret = (struct cluster_self){.id = LOG_FIRST_ID};
     (void)gethostname(host, sizeof(host) - 1);
     snprintf(ret->name, sizeof(ret->name), "%s", first_set(w->name, first_set(conf->name, host)));
     snprintf(ret->listen, sizeof(ret->listen), "%s", first_set(w->listen, conf->cluster.listen));
-    default_address(ret->listen, address, sizeof(address));
-    snprintf(ret->address, sizeof(ret->address), "%s",
-             first_set(w->advertise, first_set(conf->cluster.advertise, address)));
     snprintf(ret->domain, sizeof(ret->domain), "%s", first_set(w->domain, conf->cluster.domain));
     if (!ret->name[0] ||
         strspn(ret->name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(ret->name))
         return why_set(why, ERR_INVALID, "a node's name consists of letters, digits, '.', '_' and '-': --name NAME");
-    if (strpbrk(ret->listen, "\n=") || strpbrk(ret->address, "\n=") || strpbrk(ret->domain, "\n="))
-        return why_set(why, ERR_INVALID, "addresses have the form host:port: --listen, --advertise");
-    struct address legal;
-    err_t err = address_parse(ret->address, &legal, why); /* --listen is checked by binding it */
+    if (strpbrk(ret->listen, "\n=") || strpbrk(ret->domain, "\n="))
+        return why_set(why, ERR_INVALID,
+                       "an address has the form host:port, a domain has no \"=\": --listen, --domain");
+    err_t err = advertised(w, conf, ret, why); /* --listen is checked by binding it */
     if (err)
         return err;
     if (getrandom(ret->instance, sizeof(ret->instance), 0) != sizeof(ret->instance))

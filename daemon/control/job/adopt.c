@@ -189,7 +189,7 @@ void job_adopt(struct job *j, bool late)
     if (by)
         j->restarts = by->restarts;
     j->state.state = !by && (live || ended) ? JOB_RUNNING : JOB_RECOVERING;
-    if (!live && !ended && !lost_node(j)) {
+    if (!by && !live && !ended && !lost_node(j)) {
         job_epoch_again(j, "dtd had exited, and with it all processes of the job");
         return;
     }

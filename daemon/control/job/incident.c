@@ -93,22 +93,25 @@ void job_incident_attach_log(struct job *j, const char *log, bool by_exit)
     log_incident(j);
 }
 
-void job_incident_attach_error(struct job *j, int rank, const char *error, int64_t when_s)
+/* By ages, because the dates of nodes differ. The date in the text is this leader's, as that of the incident is. */
+void job_incident_attach_error(struct job *j, int rank, const char *error, int64_t ago_ms)
 {
     struct job_incident *i = &j->incident;
     char when[40] = "";
     char *text;
     struct tm tm;
-    time_t t = (time_t)when_s;
-    if (!i->open || !error || when_s * 1000 > i->fields.wall_ms || (i->fields.error && when_s >= i->error_s))
+    const bool known = ago_ms >= 0;
+    const int64_t at_ms = known ? clock_mono_ms() - ago_ms : INT64_MAX;
+    time_t wall = (time_t)((clock_wall_ms() - ago_ms) / 1000);
+    if (!i->open || !error || (known && at_ms > i->decided_ns / 1000000) || (i->fields.error && at_ms >= i->error_ms))
         return;
-    if (when_s > 0 && gmtime_r(&t, &tm))
+    if (known && gmtime_r(&wall, &tm))
         strftime(when, sizeof(when), " at %Y-%m-%dT%H:%M:%SZ", &tm);
     if (asprintf(&text, "rank %d%s: %s", rank, when, error) < 0)
         return;
     free((char *)i->fields.error);
     i->fields.error = text;
-    i->error_s = when_s;
+    i->error_ms = at_ms;
     log_incident(j);
 }
 

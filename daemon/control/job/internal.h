@@ -76,6 +76,7 @@ struct job_process {
     struct rpc_call *attend; /* call on which commands are sent; NULL: none */
     bool attended;           /* at least once since it was started */
     int64_t silent_since_ms; /* LIVE without an Attend call since then */
+    int64_t due_ms;          /* on the monotonic clock: it is not started before */
 };
 
 enum worker_command { COMMAND_NONE, COMMAND_START, COMMAND_END, COMMAND_STOP, COMMAND_QUIT };
@@ -125,7 +126,7 @@ struct job_incident {
     int64_t decided_ns;           /* monotonic time of the decision */
     int64_t part_ns;              /* when the current part of the recovery began */
     int64_t step;                 /* step of the epoch that was lost; -1: unknown */
-    int64_t error_s;              /* when `error` was recorded */
+    int64_t error_ms;             /* when `error` was recorded, on the monotonic clock; INT64_MAX: unknown */
     bool log_by_exit; /* `log` is of a worker that ended by itself, not of one that was ended after its report */
     char killed[160]; /* which workers were killed after their time of grace: follows `decided`; "": none */
 };
@@ -277,6 +278,7 @@ struct job {
 
     struct job_profile profile;
     struct metrics metrics;
+    int64_t metric_ms; /* when its newest METRIC arrived, on the monotonic clock; 0: an earlier leader received it */
     struct job_totals totals;
     /* Metrics that other leaders received: dtd-io reads them from the file in the checkpoint folder. */
     enum job_history history;
@@ -458,9 +460,9 @@ void job_incident_open(struct job *j, const char *seen, double detect_ms, bool b
 /* Attaches the tail of a worker's log to the open incident. The log of a worker that exited by itself wins over that of
  * one that dtd killed. */
 void job_incident_attach_log(struct job *j, const char *log, bool by_exit);
-/* Attaches the error that worker `rank` recorded at `when_s` (seconds since 1970), if no worker recorded one earlier.
- * An error that is later than the incident is a consequence of it. */
-void job_incident_attach_error(struct job *j, int rank, const char *error, int64_t when_s);
+/* Attaches the error that worker `rank` recorded `ago_ms` ago (-1: unknown), if no worker recorded one earlier. An
+ * error that is later than the incident is a consequence of it. */
+void job_incident_attach_error(struct job *j, int rank, const char *error, int64_t ago_ms);
 /* The job was submitted and has had no epoch: measures its first start. */
 void job_incident_start(struct job *j);
 /* A worker has loaded its state; see enum load_part. */

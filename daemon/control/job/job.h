@@ -61,6 +61,7 @@ struct job_view {
     int64_t grace_left_ms; /* while it stops: until workers that still run are killed; 0: no such wait */
     int restarts;
     const struct metrics *metrics;
+    int64_t metric_ms; /* when the newest METRIC arrived, on the monotonic clock; 0: an earlier leader received it */
     const struct totals *totals;
 };
 struct job_view job_view_of(const struct job *j);

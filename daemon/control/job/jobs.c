@@ -137,8 +137,9 @@ void jobs_forget(struct jobs *jobs)
 
 static void update_node_view(struct node_view *a, const struct state_node *s)
 {
-    const char *colon = strrchr(s->address, ':');
-    int host = colon ? (int)(colon - s->address) : (int)strlen(s->address);
+    const int first = (int)strcspn(s->address, ","); /* of a list of addresses, workers use the first */
+    const char *colon = memrchr(s->address, ':', (size_t)first);
+    int host = colon ? (int)(colon - s->address) : first;
     bool bracketed = host > 1 && s->address[0] == '[';
     snprintf(a->address, sizeof(a->address), "%.*s", bracketed ? host - 2 : host, s->address + bracketed);
     a->drained[0] = '\0';

@@ -17,6 +17,7 @@
  * example a missing library. */
 #define IO_RETRY_MS 200
 #define IO_MAX_FAILURES 5
+#define SLOT_MS 100 /* until a start is tried again where a killed process has not exited: that takes milliseconds */
 
 /* ---- finding processes ---- */
 
@@ -214,7 +215,7 @@ void job_process_start(struct job *j, struct job_process *p)
 
 bool job_process_is_due(const struct job_process *p)
 {
-    return p->state == PROCESS_ABSENT || p->state == PROCESS_ENDED;
+    return (p->state == PROCESS_ABSENT || p->state == PROCESS_ENDED) && clock_mono_ms() >= p->due_ms;
 }
 
 /* Without a connection a worker exits by itself after run.orphan_seconds. One that still runs after that hangs. */
@@ -331,8 +332,24 @@ static void io_ended(struct job *j, struct job_io *io)
     }
 }
 
+/* A process that this leader did not know, and has killed, has not exited yet. That is no failure of the job. */
+static void await_slot(struct job *j, struct job_process *p)
+{
+    log_info("an earlier process is still in the slot job=%" PRIu64 " node=%s slot=%d", j->id, p->node->name, p->slot);
+    p->state = PROCESS_ABSENT;
+    p->due_ms = clock_mono_ms() + SLOT_MS;
+    if (!is_io(p))
+        ((struct job_worker *)p)->epoch = 0; /* a command starts again in its epoch */
+    signal_slot(j, p, SIGKILL);              /* the kill request may have been lost */
+    j->dirty = true;
+}
+
 static void child_ended(struct job *j, struct job_process *p, const struct child *c)
 {
+    if (c->state == CHANNEL_REFUSED && c->error == EEXIST) {
+        await_slot(j, p);
+        return;
+    }
     p->state = PROCESS_ENDED;
     p->has_exit = c->state != CHANNEL_REFUSED;
     p->exit_status = c->exit_status;
@@ -345,8 +362,6 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     p->exit_ns = c->when_ns;
     p->attend = NULL;
     j->dirty = true;
-    if (p->spawn_error == EEXIST) /* an earlier child still runs there: the kill request was lost */
-        signal_slot(j, p, SIGKILL);
     if (is_io(p))
         io_ended(j, (struct job_io *)p);
     else
@@ -354,7 +369,7 @@ static void child_ended(struct job *j, struct job_process *p, const struct child
     if (!p->killed || p->failed)
         job_incident_attach_log(j, c->log, !p->killed);
     if (!is_io(p))
-        job_incident_attach_error(j, job_process_rank(j, p), c->recorded, c->recorded_s);
+        job_incident_attach_error(j, job_process_rank(j, p), c->recorded, c->recorded_ago_ms);
 }
 
 static void adopt_worker(struct job_worker *w, const struct child *c)

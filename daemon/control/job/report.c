@@ -47,7 +47,8 @@ static void on_metric(struct job *j, struct job_worker *w, const struct worker_r
     if (repeated || r->epoch != j->epoch)
         return;
     metrics_append(&j->metrics, &m);
-    job_totals_step(&j->totals, &m, clock_mono_ms());
+    j->metric_ms = clock_mono_ms();
+    job_totals_step(&j->totals, &m, j->metric_ms);
     job_hang_step(j);
     keep_io_line(j, &m);
     job_incident_recovered(j);

@@ -28,6 +28,7 @@ struct job_view job_view_of(const struct job *j)
                              .grace_left_ms = job_grace_left_ms(j),
                              .restarts = j->restarts,
                              .metrics = &j->metrics,
+                             .metric_ms = j->metric_ms,
                              .totals = &j->totals.t};
 }
 

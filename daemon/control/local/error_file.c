@@ -6,6 +6,7 @@
  * The file is the user's, so any content is possible. */
 #include "daemon/control/local/error_file.h"
 
+#include "common/base/clock.h"
 #include "common/base/file.h"
 
 #include <inttypes.h>
@@ -109,4 +110,12 @@ err_t error_file_read(const char *path, struct error_file *ret)
         err = text.len ? error_file_parse((const char *)text.data, text.len, ret) : ERR_NOTFOUND;
     buf_fini(&text);
     return err;
+}
+
+int64_t error_file_age_ms(const struct error_file *e)
+{
+    if (e->when_s <= 0 || e->when_s > INT64_MAX / 1000)
+        return -1;
+    const int64_t age = clock_wall_ms() - e->when_s * 1000;
+    return age > 0 ? age : 0;
 }

@@ -17,7 +17,7 @@
 
 struct error_file {
     char text[ERROR_FILE_TEXT + 1]; /* UTF-8: the message, and below it the last lines of the traceback */
-    int64_t when_s;                 /* of the exception, in seconds since 1970 on the clock of its node; 0: unknown */
+    int64_t when_s;                 /* of the exception, in seconds since 1970 by the date of its node; 0: unknown */
 };
 
 /* `dir`: the node's state directory. */
@@ -25,5 +25,8 @@ void error_file_path(const char *dir, uint64_t job, int slot, uint64_t epoch, ch
 /* ERR_NOTFOUND: the worker has written none. ERR_CORRUPT: the file is not what `record` writes. */
 NODISCARD err_t error_file_parse(const char *json, size_t len, struct error_file *ret);
 NODISCARD err_t error_file_read(const char *path, struct error_file *ret);
+/* Time since the exception, by the date of this node, which wrote the file; -1: unknown. Nodes send each other ages,
+ * because their dates may differ. */
+int64_t error_file_age_ms(const struct error_file *e);
 
 #endif

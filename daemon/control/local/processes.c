@@ -252,10 +252,10 @@ err_t local_process_spawn(struct local *l, const struct process_spawn *x)
 
 /* ---- messages of the supervisor ---- */
 
-/* Adopts a process that an earlier control started. False: the message is about an earlier process of the slot. */
-static bool child_adopt(struct local *l, struct child *e, const struct channel_msg *m)
+/* Adopts a process that an earlier control started; `fresh`: the slot was not known before. False: the message is about
+ * an earlier process of the slot. One that was killed may exit after the next one has been requested. */
+static bool child_adopt(struct local *l, struct child *e, bool fresh, const struct channel_msg *m)
 {
-    bool fresh = !e->pid && !e->state && !e->peer;
     bool newer = m->state == CHANNEL_RUNNING && !child_runs(e); /* a running process replaces an ended one */
     if (!fresh && !newer)
         return false;
@@ -317,7 +317,7 @@ struct child *local_process_event(struct local *l, const struct channel_msg *m)
         return NULL;
     }
     bool same = known && memcmp(e->token, m->token, sizeof(e->token)) == 0;
-    if (!same && !child_adopt(l, e, m)) {
+    if (!same && !child_adopt(l, e, !known, m)) {
         log_info("report about an earlier process of the slot ignored job=%" PRIu64 " slot=%d pid=%d", m->job, m->slot,
                  m->pid);
         return NULL;

@@ -47,7 +47,7 @@ struct child {
     const char *log;                     /* end of a failed worker's log, while its exit is reported; else NULL */
     int64_t log_bytes;                   /* limit of its log; 0: that of the node */
     const char *recorded;                /* what a failed command wrote to its error file (error_file.h); else NULL */
-    int64_t recorded_s;                  /* when, in seconds since 1970; 0: unknown */
+    int64_t recorded_ago_ms;             /* time since then; -1: unknown */
     uint64_t epoch;                      /* for which a command was started; 0: not known, or no command */
     bool stranded; /* a command that an earlier control started; its c10d store ended with that control */
     bool said;     /* used by leadership.c while it reports all processes */

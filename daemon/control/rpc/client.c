@@ -630,6 +630,8 @@ void rpc_client_list(void *owner, struct rpc_call *call, const ProtobufCMessage 
     }
     list.n_job = filled;
     list.job = refs;
+    list.has_now_ms = true;
+    list.now_ms = clock_wall_ms();
     if (filled == count && all && refs)
         rpc_reply(call, &list.base);
     else
@@ -767,6 +769,9 @@ void rpc_client_node(void *owner, struct rpc_call *call, const ProtobufCMessage 
     m.node = cluster_named(server->cluster) ? (char *)cluster_self(server->cluster)
              : server->local->conf->name[0] ? server->local->conf->name
                                             : host;
+    const struct state_node *listed =
+        cluster_named(server->cluster) ? cluster_node(server->cluster, cluster_self(server->cluster)) : NULL;
+    m.drained = listed ? listed->drained : NULL;
     m.supervisor_pid = getppid();
     m.control_pid = getpid();
     m.io_pid = io;

@@ -444,7 +444,8 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
     struct rpc_server *server = owner;
     struct cluster_caller caller;
     uint64_t token = q->has_token ? q->token : 0;
-    struct address address;
+    struct address addresses[ADDRESSES_MAX];
+    int n_addresses;
     struct why why = {""};
     if (!cluster_caller(server->cluster, rpc_call_conn(call), &caller) || !is_legal_join(q) ||
         !is_callers_join(&caller, q)) {
@@ -455,8 +456,9 @@ static void handle_join(void *owner, struct rpc_call *call, const ProtobufCMessa
         rpc_fail(call, ERR_DENIED, "joining this cluster needs a token: dtctl cluster token");
         return;
     }
-    if (address_parse(q->address, &address, &why)) {
-        rpc_fail(call, ERR_INVALID, "%s", why.text);
+    if (addresses_parse(q->address, addresses, &n_addresses, &why) ||
+        (n_addresses > 1 && cluster_may_use(server->cluster, FEATURE_ADDRESSES, "more than one address", &why))) {
+        rpc_fail(call, ERR_INVALID, "%s", why.text); /* the same at every address: dtds stop trying */
         return;
     }
     if (!cluster_leads(server->cluster) || server->joins < MAX_JOINS)
@@ -485,7 +487,7 @@ static void handle_leave(void *owner, struct rpc_call *call, const ProtobufCMess
     struct rpc_server *server = owner;
     struct cluster_caller caller;
     bool is_known = cluster_caller(server->cluster, rpc_call_conn(call), &caller);
-    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node}};
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = h->node, .how = "it left the cluster"}};
     if (cluster_take_dismissal(server->cluster, rpc_call_conn(call), h->node)) {
         Dtd__PeerEmpty empty = DTD__PEER_EMPTY__INIT;
         rpc_reply(call, &empty.base);
@@ -574,10 +576,18 @@ static bool may_change(struct rpc_server *server, struct rpc_call *call, const c
     return false;
 }
 
-static void add_address(struct token *t, const char *address)
+/* Adds a node: its list of addresses, or as much of it as fits. */
+static void add_addresses(struct token *t, const char *list)
 {
-    if (t->n_addresses < TOKEN_ADDRESSES_MAX && strlen(address) <= TOKEN_ADDRESS_MAX)
-        snprintf(t->addresses[t->n_addresses++], TOKEN_ADDRESS_MAX + 1, "%s", address);
+    char one[NODE_TEXT_MAX + 1];
+    struct buf b = {0};
+    err_t err = t->n_addresses < TOKEN_ADDRESSES_MAX ? OK : ERR_LIMIT;
+    while (!err && (list = addresses_next(list, one, sizeof(one))))
+        if (b.len + strlen(one) + 1 <= TOKEN_ADDRESS_MAX)
+            err = buf_printf(&b, "%s%s", b.len ? "," : "", one);
+    if (!err && b.len)
+        snprintf(t->addresses[t->n_addresses++], TOKEN_ADDRESS_MAX + 1, "%.*s", (int)b.len, (const char *)b.data);
+    buf_fini(&b);
 }
 
 static void handle_token(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
@@ -599,10 +609,10 @@ static void handle_token(void *owner, struct rpc_call *call, const ProtobufCMess
         rpc_fail(call, err, "%s", why.text);
         return;
     }
-    add_address(&w.token, cluster_address(c));
+    add_addresses(&w.token, cluster_address(c));
     for (int i = 0; i < cluster_known(c)->n_nodes; i++)
         if (cluster_known(c)->nodes[i].id != cluster_self_id(c))
-            add_address(&w.token, cluster_known(c)->nodes[i].address);
+            add_addresses(&w.token, cluster_known(c)->nodes[i].address);
     w.expires_ms = clock_wall_ms() + (int64_t)hours * 3600 * 1000;
     struct record r = {.kind = RECORD_TOKEN, .token = {.id = w.token.id, .expires_ms = w.expires_ms, .uses = w.uses}};
     r.token.until_ms = state_clock_ms(server->replica->clock) + (int64_t)hours * 3600 * 1000;
@@ -674,7 +684,9 @@ static void handle_remove(void *owner, struct rpc_call *call, const ProtobufCMes
         rpc_fail(call, err, "%s", why.text);
         return;
     }
-    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = q->name}};
+    struct record r = {
+        .kind = RECORD_NODE_LEFT,
+        .node_left = {.name = q->name, .how = evicts ? "an administrator evicted it" : "an administrator removed it"}};
     log_info("node %s node=%s", evicts ? "evicted" : "removed", q->name);
     propose_for_call(server, call, &r, NULL);
 }

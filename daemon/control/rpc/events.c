@@ -24,8 +24,9 @@ struct event_stream {
     bool all;     /* the caller may see the jobs of all users */
     uint32_t uid;
     bool follow;
-    uint64_t after; /* the newest event that was sent or skipped */
-    int64_t since_ms;
+    uint64_t after;   /* the newest event that was sent or skipped */
+    int64_t since_ms; /* a date; of older versions of dtctl */
+    int64_t age_ms;   /* INT64_MAX: any */
 };
 
 static void stream_free(struct event_stream *x)
@@ -46,7 +47,8 @@ static bool may_see_event(const struct event_stream *x, const struct state_event
 
 static bool is_wanted(const struct event_stream *x, const struct state_event *e)
 {
-    return (!x->job || e->job == x->job) && e->wall_ms >= x->since_ms && may_see_event(x, e);
+    return (!x->job || e->job == x->job) && e->wall_ms >= x->since_ms && may_see_event(x, e) &&
+           replica_age_ms(x->server->replica, e->wall_ms, e->clock_ms) <= x->age_ms;
 }
 
 static err_t send_event(struct event_stream *x, const struct state_event *e)
@@ -166,7 +168,8 @@ void rpc_client_events(void *owner, struct rpc_call *call, const ProtobufCMessag
                                .all = sees_all(server, call),
                                .follow = m->has_follow && m->follow,
                                .after = m->has_after ? m->after : 0,
-                               .since_ms = m->has_since_ms ? m->since_ms : INT64_MIN};
+                               .since_ms = m->has_since_ms && !m->has_age_ms ? m->since_ms : INT64_MIN,
+                               .age_ms = m->has_age_ms ? m->age_ms : INT64_MAX};
     if (x->after >= state_event_next(server->replica->state))
         x->after = 0;
     if (m->job && !job_found(x, m->job)) {

@@ -283,7 +283,7 @@ static bool child_of(const Dtd__AgentChild *m, struct child *ret)
                           .proc = m->proc && m->proc[0] ? m->proc[0] : '\0',
                           .log = m->log && strlen(m->log) <= CHILD_LOG_BYTES ? m->log : NULL,
                           .recorded = m->recorded && strlen(m->recorded) <= ERROR_FILE_TEXT ? m->recorded : NULL,
-                          .recorded_s = m->recorded_s};
+                          .recorded_ago_ms = m->has_recorded_ago_ms ? m->recorded_ago_ms : -1};
     memcpy(ret->token, m->token.data, sizeof(ret->token));
     take_cause(m, ret);
     return true;
@@ -537,8 +537,8 @@ static void fill_child(Dtd__AgentChild *m, const struct child *c, char proc[2])
     m->proc = proc[0] ? proc : NULL;
     m->log = (char *)c->log;
     m->recorded = (char *)c->recorded;
-    m->has_recorded_s = c->recorded_s > 0;
-    m->recorded_s = c->recorded_s;
+    m->has_recorded_ago_ms = c->recorded && c->recorded_ago_ms >= 0;
+    m->recorded_ago_ms = c->recorded_ago_ms;
     m->has_oom = m->oom = c->cause == CAUSE_OUT_OF_MEMORY;
     m->cause = c->cause_text[0] ? (char *)c->cause_text : NULL;
     m->job = c->job;

@@ -1,6 +1,7 @@
 /* The messages borrow strings, because packing only reads them: hence the casts that remove const. */
 #include "daemon/control/rpc/status.h"
 
+#include "common/base/clock.h"
 #include "common/rpc/field_codec.h"
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
@@ -105,6 +106,26 @@ static void fill_stragglers(struct job_status *s, const struct job *j)
         fill_straggler(s, j, &list[i]);
 }
 
+/* The record of the checkpoint has no reading of the cluster's clock in the state, but its event has. */
+static void fill_saved_age(struct job_status *s, const struct replica *r, uint64_t job)
+{
+    const struct state_event *const *events;
+    for (int i = state_events(r->state, &events) - 1; s->msg.has_checkpoint_step && i >= 0; i--)
+        if (events[i]->job == job && events[i]->kind == EVENT_CHECKPOINT && events[i]->step == s->msg.checkpoint_step) {
+            s->msg.has_saved_age_ms = true;
+            s->msg.saved_age_ms = replica_age_ms(r, events[i]->wall_ms, events[i]->clock_ms);
+            return;
+        }
+}
+
+static void fill_ages(struct job_status *s, const struct replica *r, const struct job_view *v)
+{
+    s->msg.has_age_ms = true;
+    s->msg.age_ms = replica_age_ms(r, v->submitted_ms, v->logged ? v->logged->submitted_clock_ms : 0);
+    s->msg.has_last_age_ms = v->metrics->has_last && v->metric_ms;
+    s->msg.last_age_ms = clock_mono_ms() - v->metric_ms;
+}
+
 err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct job *j, bool full)
 {
     const struct job_view v = job_view_of(j);
@@ -137,12 +158,15 @@ err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct jo
         s->msg.last = &s->last;
     }
     fill_stragglers(s, j);
+    fill_ages(s, server->replica, &v);
     if (!err && !job_over(j)) {
         err = totals_encode(v.totals, &s->totals);
         s->msg.totals = &s->totals.msg;
     }
     if (state)
         fill_state(s, state);
+    if (full)
+        fill_saved_age(s, server->replica, v.id);
     if (!err && full)
         err = fill_lists(s, j, state);
     if (err)
@@ -153,7 +177,7 @@ err_t job_status_fill(struct job_status *s, struct rpc_server *server, struct jo
 void job_status_hide(struct job_status *s)
 {
     s->msg.reason = s->msg.parent = s->msg.checkpoint_dir = s->msg.checkpoint_error = NULL;
-    s->msg.has_checkpoint_step = false;
+    s->msg.has_checkpoint_step = s->msg.has_saved_age_ms = s->msg.has_last_age_ms = false;
     s->msg.step = s->msg.steps = 0;
     s->msg.last = NULL;
     s->msg.n_straggler = 0;

@@ -3,6 +3,7 @@
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/watch.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "proto/client.pb-c.h"
 
@@ -158,6 +159,15 @@ static void reply_newest(struct rpc_call *call, const struct job *j)
         rpc_end(call);
 }
 
+/* Windows have dates of the leader, which ascend although another one's date was ahead. */
+static int64_t first_date(const struct job *j, const Dtd__UsageRequest *m)
+{
+    const int64_t now = clock_wall_ms(), newest = job_usage_newest(j)->wall_ms;
+    if (m->has_recent_ms)
+        return (now > newest ? now : newest) - m->recent_ms;
+    return m->has_from_ms ? m->from_ms : 0;
+}
+
 void rpc_client_usage(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
 {
     struct rpc_server *server = owner;
@@ -171,7 +181,7 @@ void rpc_client_usage(void *owner, struct rpc_call *call, const ProtobufCMessage
     if (!w)
         return;
     w->w.follow = m->has_follow && m->follow;
-    w->from_ms = m->has_from_ms ? m->from_ms : 0;
+    w->from_ms = first_date(j, m);
     w->most = WAITING_MAX;
     const struct usage_file *f = job_usage_file(j);
     watch_load(&w->w, f->path, usage_file_rest(f, &w->w.more));

@@ -164,6 +164,7 @@ static void draft_incident(const struct state *s, const struct state_job *job, c
     if (known && !first)
         return;
     d->e.id = first ? first->id : 0;
+    d->e.clock_ms = first ? first->clock_ms : r->clock_ms;
     d->e.kind = i->event ? (enum event_kind)i->event : i->restarts >= 0 ? EVENT_FAILURE : EVENT_WARNING;
     text_add(&d->text, "%s%s%s", i->seen, i->decided[0] ? "; " : "", i->decided);
 }
@@ -187,6 +188,7 @@ static void draft_node_left(const struct state *s, const struct record *r, struc
 {
     d->e.kind = EVENT_NODE_LEFT;
     d->e.node = r->node_left.name;
+    text_add(&d->text, "%s", r->node_left.how ? r->node_left.how : "");
 }
 
 static void draft_node_admin(const struct state *s, const struct record *r, struct event_draft *d)
@@ -242,7 +244,8 @@ struct state_event *state_event_copy(const struct state_event *e)
 
 err_t state_event_prepare(const struct state *s, const struct record *r, struct state_event **ret)
 {
-    struct event_draft d = {.e = {.wall_ms = r->wall_ms, .job = r->job, .step = -1, .node = ""}};
+    struct event_draft d = {
+        .e = {.wall_ms = r->wall_ms, .clock_ms = r->clock_ms, .job = r->job, .step = -1, .node = ""}};
     const struct state_job *job = r->job ? state_job_find(s, r->job) : NULL;
     *ret = NULL;
     if (job && r->kind < N_OF(of_jobs) && of_jobs[r->kind]) {

@@ -17,9 +17,9 @@
 /* 1: dtds that do not report a version. 2: the cluster version itself. */
 #define FEATURES_OLDEST 1
 #define FEATURES_NEWEST 2
-#define FEATURE_IDENTITY 2 /* public keys of nodes in their records */
-/* More than STATE_MAX_NODES_BEFORE nodes. */
-#define FEATURE_MANY_NODES 2
+#define FEATURE_IDENTITY 2   /* public keys of nodes in their records */
+#define FEATURE_ADDRESSES 2  /* the address of a node may be a list */
+#define FEATURE_MANY_NODES 2 /* more than STATE_MAX_NODES_BEFORE nodes */
 /* Records have the cluster's clock. Voters without it would go by dates, and their states would differ. */
 #define FEATURE_CLOCK 2
 

@@ -177,6 +177,7 @@ static err_t encode_node_left(const struct record *r, Dtd__Record *m, struct buf
 {
     Dtd__RecordNodeLeft x = DTD__RECORD_NODE_LEFT__INIT;
     x.name = (char *)r->node_left.name;
+    x.how = (char *)r->node_left.how;
     m->kind_case = DTD__RECORD__KIND_NODE_LEFT;
     m->node_left = &x;
     return pack(&m->base, ret);
@@ -418,6 +419,7 @@ static err_t decode_node_left(const Dtd__Record *m, struct memory *mem, struct r
     (void)mem;
     r->kind = RECORD_NODE_LEFT;
     r->node_left.name = m->node_left->name;
+    r->node_left.how = m->node_left->how;
     return OK;
 }
 

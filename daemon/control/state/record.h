@@ -102,7 +102,7 @@ struct record {
             uint8_t public_key[NODE_KEY_BYTES];
         } node;
         struct {
-            const char *name;
+            const char *name, *how; /* how: the text of its event; NULL: an older version */
         } node_left;
         struct {
             const char *name, *drained; /* drained: reason of the drain; NULL: the drain ends */

@@ -1,6 +1,7 @@
 /* See replica.h. The log carries bytes; records are encoded and decoded here. */
 #include "daemon/control/state/replica.h"
 
+#include "common/base/clock.h"
 #include "daemon/control/state/features.h"
 
 #include <string.h>
@@ -85,4 +86,11 @@ err_t replica_propose(const struct replica *r, const struct record *record, log_
         err = log_propose(r->log, bytes.data, bytes.len, cb, arg);
     buf_fini(&bytes);
     return err;
+}
+
+int64_t replica_age_ms(const struct replica *r, int64_t wall_ms, int64_t clock_ms)
+{
+    const bool by_clock = clock_ms && state_cluster(r->state)->n_nodes > 0;
+    const int64_t age = by_clock ? state_clock_ms(r->clock) - clock_ms : clock_wall_ms() - wall_ms;
+    return age > 0 ? age : 0;
 }

@@ -21,5 +21,9 @@ NODISCARD err_t replica_encode(const struct replica *r, const struct record *rec
 /* Proposes one record. For what must be answered at once (submit, cancel); other records go through the outbox. The
  * callback and its errors are those of log_propose. */
 NODISCARD err_t replica_propose(const struct replica *r, const struct record *record, log_callback cb, void *arg);
+/* Time since a record that has these readings, at least 0. In a cluster it is by the cluster's clock, since another
+ * node's date may have been recorded; time during which no node ran is missing then. By this node's date where there is
+ * no other node, or an older version wrote the record (clock_ms 0). */
+int64_t replica_age_ms(const struct replica *r, int64_t wall_ms, int64_t clock_ms);
 
 #endif

@@ -400,6 +400,8 @@ static err_t write_events(const struct state *s, struct buf *ret)
         dtd__snapshot_event__init(&events[i]);
         events[i].id = e->id;
         events[i].wall_ms = e->wall_ms;
+        events[i].has_clock_ms = e->clock_ms != 0;
+        events[i].clock_ms = e->clock_ms;
         events[i].kind = (uint32_t)e->kind;
         events[i].job = e->job;
         events[i].uid = e->uid;
@@ -867,6 +869,7 @@ static err_t read_events(const Dtd__Snapshot *m, struct state *s)
             return ERR_CORRUPT;
         struct state_event *copy = state_event_copy(&(struct state_event){.id = e->id,
                                                                           .wall_ms = e->wall_ms,
+                                                                          .clock_ms = e->clock_ms,
                                                                           .kind = (enum event_kind)e->kind,
                                                                           .job = e->job,
                                                                           .uid = e->uid,

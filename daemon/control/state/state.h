@@ -75,14 +75,14 @@ struct state_job {
 
 /* Something that happened (events.c). */
 struct state_event {
-    uint64_t id; /* ascending from 1, with gaps only where old events were removed */
-    int64_t wall_ms;
-    enum event_kind kind; /* or a number of a newer version */
-    uint64_t job;         /* 0: an event of the nodes */
-    uint32_t uid;         /* owner of the job */
-    uint64_t epoch;       /* 0: none */
-    int64_t step;         /* -1: none */
-    const char *node;     /* "": none */
+    uint64_t id;               /* ascending from 1, with gaps only where old events were removed */
+    int64_t wall_ms, clock_ms; /* clock_ms: by the cluster's clock; 0: an older version recorded it */
+    enum event_kind kind;      /* or a number of a newer version */
+    uint64_t job;              /* 0: an event of the nodes */
+    uint32_t uid;              /* owner of the job */
+    uint64_t epoch;            /* 0: none */
+    int64_t step;              /* -1: none */
+    const char *node;          /* "": none */
     const char *text;
 };
 

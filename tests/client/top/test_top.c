@@ -45,7 +45,7 @@ static void begin(void)
     jobs[1].last.tokens_per_s = 3400;
     jobs[1].last.step_s = 0.5;
     jobs[1].last.mfu = 0.314;
-    jobs[1].last.wall_ms = m.now_ms - 1000;
+    jobs[1].last_age_ms = 1000;
     jobs[2] = job("9", "\xe6\xa8\xa1\xe5\x9e\x8b", "ann", "pending", "waits for 4 slots: alpha has 4 of 8 free");
     jobs[2].steps = 50;
     strcpy(m.view.job, "9");
@@ -66,10 +66,11 @@ static void open_job(void)
     struct client_job *j = &m.job.job;
     j->name = (char *)"pretrain";
     j->epoch = 2;
+    j->now_ms = m.now_ms;
     j->submitted_ms = m.now_ms - 200000;
     j->started_ms = m.now_ms - 190000;
     j->checkpoint_step = 100;
-    m.job.saved_ms = m.now_ms - 12000;
+    j->saved_age_ms = 12000;
     for (int i = 0; i < 4; i++)
         workers[i] = (struct client_worker){.rank = i,
                                             .state = (char *)"running",

@@ -36,6 +36,31 @@ TEST(a_file)
     node_conf_fini(&conf);
 }
 
+/* Files of older versions have a string. */
+TEST(one_address_or_several)
+{
+    static const struct {
+        const char *text, *addresses[3];
+    } cases[] = {
+        {"cluster: {advertise: \"\"}", {NULL}},
+        {"cluster: {advertise: n1:7811}", {"n1:7811"}},
+        {"cluster: {advertise: [\"10.0.0.1:7811\", \"[fd00::1]:7811\"]}", {"10.0.0.1:7811", "[fd00::1]:7811"}},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct node_conf conf;
+        struct why why = {0};
+        int n = 0;
+        if (node_conf_parse("dtd.yaml", cases[i].text, strlen(cases[i].text), &conf, &why))
+            fail_msg("%s", why.text);
+        for (; cases[i].addresses[n]; n++) {
+            assert_true(n < conf.cluster.n_advertise);
+            assert_string_equal(cases[i].addresses[n], conf.cluster.advertise[n]);
+        }
+        assert_int_equal(n, conf.cluster.n_advertise);
+        node_conf_fini(&conf);
+    }
+}
+
 TEST(errors)
 {
     static const struct {
@@ -51,6 +76,10 @@ TEST(errors)
         {"gpus: some", "dtd.yaml:1: gpus: expected auto, or a number from 0 to 64, found \"some\""},
         {"log: {level: loud}", "dtd.yaml:1: log.level: expected one of error, warn, info, debug, found \"loud\""},
         {"log: debug", "dtd.yaml:1: log: expected a map with some of the keys level, found \"debug\""},
+        {"cluster: {advertise: n1}",
+         "dtd.yaml:1: cluster.advertise: expected host:port, 1.2.3.4:port or [v6]:port, found \"n1\""},
+        {"cluster: {advertise: [n1:1, n2]}",
+         "dtd.yaml:1: cluster.advertise: expected host:port, 1.2.3.4:port or [v6]:port, found \"n2\""},
         {"[slots]", "dtd.yaml:1: expected a map with some of the keys name, state_dir, run_dir, user, slots, gpus, "
                     "log, snapshot, disk, users, jobs, cluster, web, found a list"},
     };

@@ -69,3 +69,33 @@ TEST(addresses)
     assert_err(ERR_INVALID, address_parse("a\nb:1", &a, &why));
     assert_null(strchr(why.text, '\n'));
 }
+
+TEST(lists_of_addresses)
+{
+    static const char *const bad[] = {"", ",", "a:1,", ",a:1", "a:1,,b:1", "a:1, b:1", "a:1,b", "a:1,b:1,c:1,d:1,e:1"};
+    struct address list[ADDRESSES_MAX];
+    char text[300], one[300];
+    int n;
+    assert_ok(addresses_parse("10.0.0.1:7811,[fd00::1]:7812,n1:7813", list, &n, NULL));
+    assert_int_equal(3, n);
+    assert_string_equal("10.0.0.1", list[0].host);
+    assert_string_equal("fd00::1", list[1].host);
+    assert_true(list[1].v6);
+    assert_int_equal(7813, list[2].port);
+    assert_ok(addresses_parse("a:1,b:1,c:1,d:1", list, &n, NULL));
+    assert_int_equal(ADDRESSES_MAX, n);
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct why why = {""};
+        assert_err(ERR_INVALID, addresses_parse(bad[i], list, &n, &why));
+        assert_non_null(strstr(why.text, "address"));
+    }
+    memset(text, 'h', sizeof(text));
+    strcpy(text + 262, ":1");
+    assert_err(ERR_INVALID, addresses_parse(text, list, &n, NULL));
+
+    const char *rest = addresses_next("a:1,b:2", one, sizeof(one));
+    assert_string_equal("a:1", one);
+    rest = addresses_next(rest, one, sizeof(one));
+    assert_string_equal("b:2", one);
+    assert_null(addresses_next(rest, one, sizeof(one)));
+}

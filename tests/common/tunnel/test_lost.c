@@ -259,17 +259,24 @@ TEST(reader_that_rests_with_little_to_take_loses_nothing)
 
 /* ---- a name with several addresses ---- */
 
-static void name_addresses(const char *text)
+static void replace_file(const char *name, const char *text)
 {
-    char path[512];
-    snprintf(path, sizeof(path), "%s/hosts", test_tmpdir());
+    char path[512], place[64];
+    snprintf(path, sizeof(path), "%s/%s", test_tmpdir(), name);
+    snprintf(place, sizeof(place), "/etc/%s", name);
     FILE *f = fopen(path, "we");
     assert_non_null(f);
     fputs(text, f);
     fclose(f);
-    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-        mount(path, "/etc/hosts", NULL, MS_BIND, NULL))
+    if (mount(path, place, NULL, MS_BIND, NULL))
+        TEST_SKIP("%s: %s", place, strerror(errno));
+}
+
+static void name_addresses(const char *text)
+{
+    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
         TEST_SKIP("no mount namespace (%s)", strerror(errno));
+    replace_file("hosts", text);
 }
 
 /* The management network of the node is dead, the fabric answers. Then neither answers: the deadline holds. */
@@ -298,6 +305,70 @@ TEST(dead_address_of_a_name_costs_a_moment)
     assert_int_equal(ERR_TIMEOUT, a.err);
     assert_in_range(clock_mono_ms() - begin, 1000, 4000);
     end_peer(&p, &n);
+}
+
+static void expect_answer(struct tunnel_net *n, const char *list, const char *address)
+{
+    struct net_answer a;
+    struct tunnel_connect_config config = net_config(n);
+    config.address = list;
+    config.deadline_ms = 20000;
+    net_connect(n, n->a, &config, &a);
+    net_wait(n, &a);
+    if (a.err)
+        fail_msg("%s: %s", list, a.why);
+    assert_string_equal(address, a.peer.address);
+    close(a.fd);
+}
+
+/* The host "b" of this process listens at the loopback interface, the peer at 10.99.0.2, and nothing at .3. */
+TEST(a_list_of_addresses_is_tried_in_its_order)
+{
+    struct lost_peer p;
+    struct tunnel_net n;
+    struct net_answer a;
+    char list[256];
+    close(connect_peer(&p, &n));
+    name_addresses("10.99.0.3 dead\n10.99.0.2 live\n");
+    snprintf(list, sizeof(list), "10.99.0.2:7000,%s", n.address);
+    expect_answer(&n, list, "10.99.0.2:7000");
+    snprintf(list, sizeof(list), "%s,10.99.0.2:7000", n.address);
+    expect_answer(&n, list, n.address);
+    expect_answer(&n, "10.99.0.3:7000,dead:7000,10.99.0.2:1,10.99.0.2:7000",
+                  "10.99.0.2:7000"); /* silent, and refused */
+    expect_answer(&n, "dead:7000,live:7000", "10.99.0.2:7000");
+    expect_answer(&n, "no-such-name.invalid:7000,live:7000", "10.99.0.2:7000");
+    struct tunnel_connect_config config = net_config(&n);
+    config.address = "10.99.0.2:1,no-such-name.invalid:7000";
+    config.deadline_ms = 20000;
+    net_connect(&n, n.a, &config, &a);
+    net_wait(&n, &a);
+    assert_int_equal(ERR_NOTFOUND, a.err);
+    assert_non_null(strstr(a.why, "10.99.0.2:1,no-such-name.invalid:7000: "));
+    end_peer(&p, &n);
+}
+
+/* The name service is on the dead network. The resolver waits for it for 5 s and more, and the deadline is 3 s. */
+TEST(a_name_that_is_resolved_slowly_does_not_delay_the_next_address)
+{
+    struct lost_peer p;
+    struct tunnel_net n;
+    struct net_answer a;
+    close(connect_peer(&p, &n));
+    name_addresses("127.0.0.1 localhost\n");
+    replace_file("resolv.conf", "nameserver 10.99.0.3\noptions timeout:30 attempts:5\n");
+    replace_file("nsswitch.conf", "hosts: files dns\n");
+    shell("ip neigh add 10.99.0.3 lladdr 02:00:00:00:00:99 dev v0"); /* else the kernel reports it as unreachable */
+    struct tunnel_connect_config config = net_config(&n);
+    config.address = "far.example:7000,10.99.0.2:7000";
+    config.deadline_ms = 3000;
+    net_connect(&n, n.a, &config, &a);
+    net_wait(&n, &a);
+    if (a.err)
+        fail_msg("%s", a.why);
+    assert_string_equal("10.99.0.2:7000", a.peer.address);
+    close(a.fd);
+    _exit(0); /* a thread of the resolver waits for minutes; the peer exits with this process */
 }
 
 /* The machine's default is that a socket of IPv6 takes no IPv4. */

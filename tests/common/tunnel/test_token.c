@@ -8,7 +8,7 @@ static struct token sample(void)
     for (int i = 0; i < TOKEN_SECRET_BYTES; i++)
         t.secret[i] = (uint8_t)(0xf0 + i);
     strcpy(t.addresses[0], "10.0.0.1:7000");
-    strcpy(t.addresses[1], "[fd00::1]:7000");
+    strcpy(t.addresses[1], "[fd00::1]:7000,10.1.0.1:7000");
     return t;
 }
 

@@ -201,7 +201,9 @@ static void fill_config(struct machine *m, struct control *n)
     n->conf.name = strdup(text);
     snprintf(text, sizeof(text), "10.0.0.%d:7811", m->host->id);
     n->conf.cluster.listen = strdup(text);
-    n->conf.cluster.advertise = strdup(text);
+    n->conf.cluster.advertise = calloc(1, sizeof(char *));
+    n->conf.cluster.advertise[0] = strdup(text);
+    n->conf.cluster.n_advertise = 1;
     n->conf.cluster.key_file = strdup("/key");
     n->conf.cluster.first = m->host->id == 1;
     n->conf.cluster.peers = calloc(1, sizeof(char *));

@@ -84,7 +84,8 @@ err_t wire_listen(const struct wire_config *config, wire_listen_fn listens, void
     struct ports p;
     const char *text = config->address;
     if (!text || wire_address_find(text, 0, &at))
-        return why_set(why, ERR_INVALID, "\"%s\" is not an address at which other nodes can reach this node",
+        return why_set(why, ERR_INVALID,
+                       "\"%s\" is not an address at which other nodes can reach this node; " WIRE_ADDRESS_REMEDY,
                        text ? text : "");
     if (!ports_parse(config->ports, &p))
         return why_set(why, ERR_INVALID, "\"%s\" is no range of ports: write " PORTS_NEED, config->ports);

@@ -93,6 +93,9 @@ NODISCARD err_t wire_listen(const struct wire_config *config, wire_listen_fn lis
 /* ERR_CANCELED, with a message, when the epoch has ended. */
 NODISCARD err_t wire_check_canceled(const struct wire_config *config, struct why *why);
 
+#define WIRE_ADDRESS_REMEDY \
+    "correct cluster.fabric, or else cluster.advertise, in the configuration of dtd on this node"
+
 extern const struct wire_ops wire_stream;
 
 /* The module dtd-ucx.so exports one symbol: `struct wire_module dtd_ucx_module`. */

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 static err_t parse(const char *json, struct error_file *ret)
 {
@@ -63,4 +64,17 @@ TEST(other_content_is_refused)
     struct error_file e;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         assert_int_equal(parse(texts[i], &e), ERR_CORRUPT);
+}
+
+TEST(its_age_is_never_negative)
+{
+    const int64_t now_s = (int64_t)time(NULL);
+    struct error_file e = {.when_s = now_s - 100};
+    assert_in_range(error_file_age_ms(&e), 100000, 160000);
+    e.when_s = now_s + 1000;
+    assert_int_equal(0, error_file_age_ms(&e));
+    e.when_s = 0;
+    assert_int_equal(-1, error_file_age_ms(&e));
+    e.when_s = INT64_MAX; /* the user's file may have any number */
+    assert_int_equal(-1, error_file_age_ms(&e));
 }

@@ -18,7 +18,9 @@ static struct state_result apply(struct state *s, const struct record *r)
     struct buf bytes = {0};
     struct record back;
     struct state_result result;
-    assert_ok(record_encode(r, &bytes));
+    struct record stamped = *r;
+    stamped.clock_ms = r->wall_ms + 7;
+    assert_ok(record_encode(&stamped, &bytes));
     assert_ok(record_decode(bytes.data, bytes.len, &back));
     assert_ok(state_apply(s, &back, &result));
     record_fini(&back);
@@ -244,11 +246,11 @@ TEST(nodes_have_events)
     assert_false(state_node_is_lost(s, "b"));
     node_event(s, EVENT_NODE_BACK, "a", "");
     assert_false(state_node_is_lost(s, "a"));
-    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = "a"}};
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = "a", .how = "it left the cluster"}};
     apply(s, &r);
     ASSERT_EVENTS(s, {EVENT_NODE_JOINED, 0, "a", "at 10.0.0.1:7"}, {EVENT_NODE_DRAINED, 0, "a", "fans"},
                   {EVENT_NODE_UNDRAINED, 0, "a", ""}, {EVENT_NODE_LOST, 0, "a", "no heartbeat"},
-                  {EVENT_NODE_BACK, 0, "a", ""}, {EVENT_NODE_LEFT, 0, "a", ""});
+                  {EVENT_NODE_BACK, 0, "a", ""}, {EVENT_NODE_LEFT, 0, "a", "it left the cluster"});
     state_free(s);
 }
 
@@ -301,6 +303,13 @@ TEST(a_snapshot_has_the_events)
     assert_ok(state_snapshot(a, &bytes));
     assert_ok(state_restore(b, bytes.data, bytes.len));
     ASSERT_EVENTS(b, LIFE, {EVENT_NODE_LOST, 0, "a", "no heartbeat"});
+    const struct state_event *const *before, *const *after;
+    const int n = state_events(a, &before);
+    assert_int_equal(n, state_events(b, &after));
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(before[i]->clock_ms, before[i]->wall_ms + 7);
+        assert_int_equal(before[i]->clock_ms, after[i]->clock_ms);
+    }
     assert_int_equal(state_event_next(a), state_event_next(b));
     assert_ok(state_snapshot(b, &again));
     assert_int_equal(bytes.len, again.len);

@@ -52,7 +52,8 @@ static err_t listen_at(void *arg, const union wire_address *at, struct why *why)
         bind(m->listener, &at->any, wire_address_bytes(at)) == 0 && listen(m->listener, SOMAXCONN) == 0)
         return OK;
     err_t err = errno == EADDRINUSE ? ERR_EXISTS : ERR_IO;
-    why_set(why, err, "cannot listen on %s for the workers of other nodes: %s", m->config->address, strerror(errno));
+    why_set(why, err, "cannot listen on %s for the workers of other nodes: %s; " WIRE_ADDRESS_REMEDY,
+            m->config->address, strerror(errno));
     if (m->listener >= 0)
         close(m->listener);
     m->listener = -1;

@@ -174,8 +174,8 @@ static err_t listen_at(void *arg, const union wire_address *at, struct why *why)
     if (status == UCS_OK)
         return OK;
     m->u->listener = NULL;
-    return why_set(why, status == UCS_ERR_BUSY ? ERR_EXISTS : ERR_IO, "UCX cannot listen on %s: %s", m->config->address,
-                   ucs_status_string(status));
+    return why_set(why, status == UCS_ERR_BUSY ? ERR_EXISTS : ERR_IO,
+                   "UCX cannot listen on %s: %s; " WIRE_ADDRESS_REMEDY, m->config->address, ucs_status_string(status));
 }
 
 static err_t listen_here(struct ucx_connecting *m)
