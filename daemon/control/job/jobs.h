@@ -17,8 +17,9 @@ struct jobs {
     void *owner;
     struct local *local;
     struct replica *replica;
-    const char *dir;     /* the state directory */
-    struct pool *parses; /* for work on files; NULL: none */
+    const char *dir;                   /* the state directory */
+    struct pool *parses;               /* for work on files; NULL: none */
+    struct metrics_thinning *thinning; /* metrics_limit.c; NULL: no file is being thinned out */
     struct outbox outbox;
     struct node_view self, *nodes; /* nodes, ours among them; ascending by name */
     struct node_index index;       /* of the others */

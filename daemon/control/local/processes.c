@@ -360,9 +360,9 @@ err_t local_process_release(struct local *l, uint64_t job, bool remove)
         free(e);
     }
     if (remove) {
-        static const char *const files[] = {"jsonl", "usage.jsonl", "curve"};
+        static const char *const files[] = {"jsonl", "jsonl.tmp", "usage.jsonl", "usage.jsonl.tmp", "curve"};
         char path[PATH_MAX];
-        for (int i = 0; i < 3; i++) {
+        for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
             snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".%s", l->dir, job, files[i]);
             if (unlink(path) && errno != ENOENT)
                 log_warn("not removed path=%s error=%s", path, strerror(errno));
