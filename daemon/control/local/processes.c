@@ -100,7 +100,8 @@ static void bind_cores(struct local *l, struct child *e, const struct process_sp
     struct cores *s = &l->children.cores;
     int home = home_of(l, x->device);
     bool moved = home >= 0 && before >= 0 && home != home_of(l, before);
-    bool as_daemon = x->n_command && !x->threads; /* as torchrun, which leaves the cores to the script */
+    const int width = cores_width(s, x->workers, x->threads, x->cores);
+    bool as_daemon = x->n_command && !width; /* as torchrun, which leaves the cores to the script */
     if (x->slot == CHANNEL_SLOT_IO || as_daemon || (e->bound && !moved))
         return;
     if (e->bound)
@@ -109,7 +110,7 @@ static void bind_cores(struct local *l, struct child *e, const struct process_sp
     if (x->workers > s->at.n_cpus && x->slot == 0)
         log_warn("more workers than cores: the workers are not bound to cores job=%" PRIu64 " workers=%d cores=%d",
                  x->job, x->workers, s->at.n_cpus);
-    int elsewhere = cores_bind(s, x->workers, x->threads, home, e->cpus);
+    int elsewhere = cores_bind(s, x->workers, width, home, e->cpus);
     if (home >= 0 && elsewhere)
         log_elsewhere(l, e, elsewhere);
 }
