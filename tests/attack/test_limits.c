@@ -25,7 +25,8 @@ enum {
     PAUSE_MS = 100,   /* between two submits */
     LIMIT_MS = 5000,  /* on a loaded machine; the figure to reach is 1000 */
     BEGIN_MS = 60000, /* until an attack is under way */
-    LARGE_SPEC = 1900000
+    LARGE_SPEC = 1900000,
+    USERS_CONNECTIONS = 1024 /* users.connections, if not configured */
 };
 
 static struct dtd d;
@@ -450,15 +451,31 @@ TEST(beside_lists_of_500_jobs_without_end)
     assert_int_equal(0, dtd_down(&d));
 }
 
+/* The connections that control has not closed, when there are at most `most`, or after BEGIN_MS / 2. */
+static int count_open(const int *fds, int n, int most)
+{
+    int open = n;
+    for (int64_t until = clock_mono_ms() + BEGIN_MS / 2; open > most && clock_mono_ms() < until; sleep_ms(20)) {
+        open = 0;
+        for (int i = 0; i < n; i++) {
+            struct pollfd p = {.fd = fds[i]};
+            open += poll(&p, 1, 0) == 0;
+        }
+    }
+    return open;
+}
+
+/* Reports the number of connections that control keeps. */
 static int connect_without_end(void *arg)
 {
-    static int fds[2000];
+    enum { N = 2000 };
+    static int fds[N];
     (void)arg;
     many_files();
-    for (int i = 0; i < 2000; i++)
+    for (int i = 0; i < N; i++)
         fds[i] = connect_control();
-    begun(0);
-    for (int i = 0;; i = (i + 1) % 2000) {
+    begun(count_open(fds, N, USERS_CONNECTIONS));
+    for (int i = 0;; i = (i + 1) % N) {
         close(fds[i]);
         fds[i] = connect_control();
         (void)!send(fds[i], "DTD1\1\1", 6, MSG_NOSIGNAL);
@@ -469,7 +486,9 @@ static int connect_without_end(void *arg)
 TEST(beside_connections_without_end)
 {
     start("");
-    endure("connections without end", connect_without_end, NULL, 100);
+    int open = endure("connections without end", connect_without_end, NULL, 100);
+    print_message("%d of 2000 connections were kept\n", open);
+    assert_in_range(open, 1, USERS_CONNECTIONS);
     assert_int_equal(0, dtd_down(&d));
 }
 
@@ -652,9 +671,11 @@ static int run_flood(void *arg)
     return 0;
 }
 
-/* A worker reports that a save has failed, again and again: 8,192 times at once, and then 1,000 times a second. */
+/* A worker reports that a save has failed, again and again: 8,192 times at once, and then 1,000 times a second.
+ * Control's log has 20 lines of it at once, and one a second. */
 TEST(beside_a_worker_that_reports_without_end)
 {
+    char log[300];
     start("");
     snprintf(flood_file, sizeof(flood_file), "%s/mallory/reports", test_tmpdir());
     int64_t began = clock_mono_ms();
@@ -663,6 +684,12 @@ TEST(beside_a_worker_that_reports_without_end)
     int64_t ms = clock_mono_ms() - began;
     print_message("%d reports were answered in %d ms\n", atoi(text), (int)ms);
     assert_in_range(atoi(text), 8192 / 2, 8192 + 1000 + ms);
+    free(text);
+    snprintf(log, sizeof(log), "%s.log", d.dir);
+    text = read_text(log);
+    int lines = count_text(text, "save failed job=");
+    print_message("%d of them are in the log\n", lines);
+    assert_in_range(lines, 1, 20 + ms / 1000 + 2);
     free(text);
     assert_int_equal(0, dtd_down(&d));
 }
