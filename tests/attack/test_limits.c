@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -43,6 +44,8 @@ struct measure {
 
 /* ---- jobs ---- */
 
+static int step_ms = 10;
+
 /* A job of one worker. `padding`: bytes of comments. The caller frees it. */
 static char *job_text(const char *folder, int steps, const char *env, size_t padding)
 {
@@ -52,8 +55,8 @@ static char *job_text(const char *folder, int steps, const char *env, size_t pad
         sprintf(text,
                 "name: m\nmodel: {arch: llama, dim: 64, layers: 1, heads: 2, ffn: 128}\ndata: {train: [/etc/passwd]}\n"
                 "train: {steps: %d, seq: 16, global_batch: 4, micro_batch: 1, warmup: 0}\nparallel: {workers: 1}\n"
-                "checkpoint: {dir: %s/%s, every: 1000}\nrun: {env: {DOUBLE_STEP_MS: \"10\"%s%s}}\n",
-                steps, test_tmpdir(), folder, *env ? ", " : "", env);
+                "checkpoint: {dir: %s/%s, every: 1000}\nrun: {env: {DOUBLE_STEP_MS: \"%d\"%s%s}}\n",
+                steps, test_tmpdir(), folder, step_ms, *env ? ", " : "", env);
     for (size_t n = 0; n < padding; n += 100, at += 100) {
         memset(at, 'x', 100);
         memcpy(at, "# ", 2);
@@ -694,6 +697,73 @@ TEST(beside_a_worker_that_reports_without_end)
     assert_int_equal(0, dtd_down(&d));
 }
 
+/* Runs one job of 2,000 steps, or several of 6,000 at once, to their ends. */
+static int run_long_jobs(void *arg)
+{
+    int n = *(const int *)arg;
+    struct client *c;
+    struct client_job s;
+    struct why why = {""};
+    char job[4][32], folder[32];
+    require(client_open(d.dir, &c, &why) == OK, "open", why.text);
+    for (int i = 0; i < n; i++) {
+        snprintf(folder, sizeof(folder), "%s/long-%d", n > 1 ? "mallory" : "alice", i);
+        char *spec = job_text(folder, n > 1 ? 6000 : 2000, "", 0);
+        require(submit(c, spec, job[i], &why) == OK, "submit", why.text);
+        free(spec);
+    }
+    for (int i = 0; i < n; i++)
+        for (bool over = false; !over; sleep_ms(50)) {
+            require(client_status(c, job[i], &s, &why) == OK, "status", why.text);
+            over = strcmp(s.state, "done") == 0;
+            client_job_fini(&s);
+        }
+    client_close(c);
+    return atoi(job[0]);
+}
+
+static off_t metrics_bytes(int job)
+{
+    char path[512];
+    struct stat st = {0};
+    snprintf(path, sizeof(path), "%s/state/metrics/%d.jsonl", test_tmpdir(), job);
+    return stat(path, &st) ? 0 : st.st_size;
+}
+
+static bool count_metric(void *arg, const struct metric *m)
+{
+    (void)m;
+    ++*(int *)arg;
+    return true;
+}
+
+/* MALLORY's two jobs have some 3 MB of metrics, and ALICE's job half a megabyte. */
+TEST(metrics_of_all_jobs_of_a_user_have_a_limit)
+{
+    enum { SLACK = 2 << 18 }; /* the sum is computed when a file has grown by 256 KiB */
+    int two = 2, one = 1, rows = 0, status;
+    char text[32];
+    struct why why = {""};
+    start("users: {metrics_mib: 1}\n");
+    step_ms = 1;
+    pid_t mallory = users_begin(MALLORY, run_long_jobs, &two);
+    int hers = users_run(ALICE, run_long_jobs, &one);
+    assert_int_equal(mallory, waitpid(mallory, &status, 0));
+    assert_true(WIFEXITED(status));
+    int his = WEXITSTATUS(status), other = his + 1 == hers ? his + 2 : his + 1;
+    int64_t until = clock_mono_ms() + BEGIN_MS;
+    while (metrics_bytes(his) + metrics_bytes(other) > (1 << 20) + SLACK && clock_mono_ms() < until)
+        sleep_ms(50);
+    print_message("his metrics have %d KiB, hers %d KiB\n", (int)((metrics_bytes(his) + metrics_bytes(other)) >> 10),
+                  (int)(metrics_bytes(hers) >> 10));
+    assert_in_range(metrics_bytes(his) + metrics_bytes(other), 1 << 18, (1 << 20) + SLACK);
+    snprintf(text, sizeof(text), "%d", hers);
+    assert_ok(client_metrics(dtd_client(&d), text, false, 0,
+                             &(struct client_stream){.metric = count_metric, .arg = &rows}, &why));
+    assert_int_equal(2000, rows);
+    assert_int_equal(0, dtd_down(&d));
+}
+
 static int print_without_end(void *arg)
 {
     struct client *c;
@@ -836,6 +906,98 @@ static void endure_other_node(bool alice_too)
     endure("64 connections to another node that list 500 jobs without a pause", list_from_the_other_node, NULL, 200);
     attacked = submits_to = NULL;
     print_message("without an attack: longest of %d submits %d ms\n", SUBMITS, quiet_ms);
+    dtd_kill(&second);
+    dtd_kill(&d);
+}
+
+/* A connection of this user, who need not be the user of this process. */
+static int connect_as(const char *user)
+{
+    assert_int_equal(0, seteuid(getpwnam(user)->pw_uid));
+    int fd = connect_control();
+    assert_int_equal(0, seteuid(0));
+    return fd;
+}
+
+/* The frames that have arrived on a connection. */
+struct answers {
+    uint8_t bytes[1 << 16];
+    size_t header, left; /* of the present frame */
+    uint8_t head[RPC_HEADER_BYTES];
+    int frames;
+};
+
+static void read_answers(int fd, struct answers *a)
+{
+    const char *reason;
+    struct frame f;
+    ssize_t n = recv(fd, a->bytes, sizeof(a->bytes), MSG_DONTWAIT);
+    assert_true(n > 0 || (n < 0 && errno == EAGAIN));
+    for (ssize_t at = 0; at < n;) {
+        size_t want = a->header < RPC_HEADER_BYTES ? RPC_HEADER_BYTES - a->header : a->left;
+        size_t take = (size_t)(n - at) < want ? (size_t)(n - at) : want;
+        if (a->header < RPC_HEADER_BYTES) {
+            memcpy(a->head + a->header, a->bytes + at, take);
+            a->header += take;
+            if (a->header == RPC_HEADER_BYTES) {
+                assert_ok(frame_decode(a->head, &f, &reason));
+                a->left = f.length;
+            }
+        } else {
+            a->left -= take;
+        }
+        at += (ssize_t)take;
+        if (a->header == RPC_HEADER_BYTES && !a->left) {
+            a->header = 0;
+            a->frames++;
+        }
+    }
+}
+
+/* MALLORY asks for 200 lists at once. When the first has arrived, ALICE asks for one. Returns whether hers came before
+ * the last of his. */
+static bool overtakes(void)
+{
+    enum { LISTS = 200 };
+    static struct answers his, hers;
+    static uint8_t bytes[LISTS * 64];
+    size_t len = 0;
+    int fd = connect_as(MALLORY), her_fd = connect_as(ALICE);
+    his = hers = (struct answers){0};
+    for (uint64_t call = 1; call <= LISTS; call++)
+        len += pack(CLIENT_LIST, call, next_list(), bytes + len);
+    assert_int_equal(len, send(fd, bytes, len, MSG_NOSIGNAL));
+    for (int64_t until = clock_mono_ms() + BEGIN_MS; !hers.frames && clock_mono_ms() < until;) {
+        bool asked = his.frames > 0;
+        read_answers(fd, &his);
+        if (his.frames && !asked)
+            assert_int_equal(RPC_HEADER_BYTES, send(her_fd, bytes, pack(CLIENT_LIST, 1, next_list(), bytes), 0));
+        read_answers(her_fd, &hers);
+    }
+    close(fd);
+    close(her_fd);
+    assert_int_equal(1, hers.frames);
+    print_message("%d of %d lists were answered before hers\n", his.frames, LISTS);
+    return his.frames < LISTS;
+}
+
+/* Without turns the leader would answer in the order of the connection. */
+TEST(a_call_through_another_node_overtakes)
+{
+    struct dtd second;
+    char dir[sizeof(second.dir)];
+    bool once = false;
+    begin_users();
+    start_node(&d, "one");
+    start_node(&second, "two");
+    join(&d, &second);
+    assert_int_equal(0, users_run(MALLORY, submit_many, NULL));
+    memcpy(dir, second.dir, sizeof(dir));
+    attacked = dir;
+    for (int i = 0; i < 20 && !once; i++) /* the leader may change, or the machine stop this process */
+        once = overtakes();
+    attacked = NULL;
+    assert_true(once);
     dtd_kill(&second);
     dtd_kill(&d);
 }
