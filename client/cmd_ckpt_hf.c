@@ -121,14 +121,13 @@ int cmd_ckpt_import(struct global *g, int argc, char **argv)
         .parser = parse,
         .children = global_children,
         .args_doc = "DIR JOB.yaml|FOLDER",
-        .doc =
-            "Makes a checkpoint step-0 from a Hugging Face model (gpt2, llama, mistral, qwen2, qwen3, mixtral, "
-            "qwen2_moe, "
-            "qwen3_moe, olmoe). With a job file, the checkpoint is "
-            "written into its checkpoint.dir, and `dtctl resume` trains it. With FOLDER, it is written there, with a "
-            "job file made from config.json, for `dtctl generate` or `dtctl resume --set data.train=...`."
-            "\vExamples:\n  dtctl ckpt import gpt2 finetune.yaml && dtctl resume checkpoints/finetune\n"
-            "  dtctl ckpt import gpt2 imported && dtctl generate imported --prompt 'Hello'"};
+        .doc = "Makes a checkpoint step-0 from a Hugging Face model (gpt2, llama and its relatives, such as mistral, "
+               "qwen3, phi3, gemma2 and olmo2, and mixtral, qwen2_moe, qwen3_moe and olmoe). With a job file, the "
+               "checkpoint is written into its checkpoint.dir, and `dtctl resume` trains it. With FOLDER, it is "
+               "written there, with a "
+               "job file made from config.json, for `dtctl generate` or `dtctl resume --set data.train=...`."
+               "\vExamples:\n  dtctl ckpt import gpt2 finetune.yaml && dtctl resume checkpoints/finetune\n"
+               "  dtctl ckpt import gpt2 imported && dtctl generate imported --prompt 'Hello'"};
     struct hf_args args = {.global = g, .complaint = "which model folder, and which job file or new folder?"};
     struct hf_done done;
     struct why why = {0};

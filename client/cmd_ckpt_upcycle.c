@@ -91,7 +91,7 @@ int cmd_ckpt_upcycle(struct global *g, int argc, char **argv)
         .doc = "Makes a model with experts from a checkpoint of a dense llama, as step-0 in FOLDER: each expert starts "
                "as a "
                "copy of its layer's feed-forward, routers start random, and all else is copied. model.router is "
-               "softmax_topk unless --set says otherwise: then the first forward is that of the dense model, whatever "
+               "softmax_topk unless --set changes it: then the first forward is that of the dense model, whatever "
                "the routers choose. A folder of checkpoints means its newest one.\vExample:\n"
                "  dtctl ckpt upcycle checkpoints/dense checkpoints/experts --experts 8 --experts-per-token 2\n"
                "  dtctl resume checkpoints/experts --steps 1000"};

@@ -502,7 +502,7 @@ static int cluster_remove(struct global *g, int argc, char **argv)
                                      .parser = parse_with_argument,
                                      .children = global_children,
                                      .args_doc = "NODE",
-                                     .doc = "Removes a dead node from the cluster. A node that runs leaves by itself: "
+                                     .doc = "Removes a lost node from the cluster. A node that runs leaves by itself: "
                                             "dtctl cluster leave. One that does not obey is evicted: all others refuse "
                                             "it at once, and its jobs continue elsewhere."
                                             "\vExamples:\n  dtctl cluster remove node-3\n"
@@ -662,7 +662,7 @@ static const struct command subs[] = {
     {"join", "join this node to a cluster", cluster_join},
     {"status", "show nodes, voters, leader and quorum", cluster_status},
     {"leave", "remove this node from its cluster", cluster_leave},
-    {"remove", "remove a dead node from the cluster", cluster_remove},
+    {"remove", "remove a lost node from the cluster", cluster_remove},
     {"rotate", "replace the key of the cluster", cluster_rotate},
     {"backup", "copy the state of this node into a folder", cluster_backup},
     {"restore", "copy a backup into an empty state directory", cluster_restore},

@@ -7,10 +7,13 @@ void help_print(FILE *f)
 {
     fputs("Usage: dtctl [--dtd-dir DIR] [-o FORMAT] COMMAND [ARGUMENT...]\n\nCommands:\n", f);
     command_list(commands, n_commands, f);
-    fputs("\n  -D, --dtd-dir=DIR     state directory of the daemon (default: $DTD_DIR, else $XDG_STATE_HOME/dtd)\n"
+    fputs("\n  -D, --dtd-dir=DIR     state directory of the daemon (default: $DTD_DIR, else\n"
+          "                        $XDG_STATE_HOME/dtd, else ~/.local/state/dtd)\n"
           "  -o, --output=FORMAT   text, json, or jsonl (one object per line, for streams)\n"
-          "\nExit status: 0 ok, 1 error, 2 invalid request, 3 not found, 4 job failed, 5 job canceled, 75 try again\n"
-          "First steps: dtctl up; dtctl submit job.yaml; dtctl status. Help on a command: dtctl help COMMAND\n",
+          "\nExit status: 0 ok, 1 error, 2 invalid request, 3 not found, 4 job failed,\n"
+          "  5 job canceled, 75 try again\n"
+          "First steps: dtctl up; dtctl submit job.yaml; dtctl status\n"
+          "Help on a command: dtctl help COMMAND\n",
           f);
 }
 

@@ -150,7 +150,7 @@ static int columns_fit(const struct sink *s, int columns)
     return width < columns ? INT_MAX : late - 1;
 }
 
-/* On a terminal that is too narrow for all columns, some are left out, and the user is told. */
+/* On a terminal that is too narrow for all columns, some are left out, and a line reports it. */
 static void choose_columns(struct sink *s, const struct metric *first)
 {
     int n = 0;
@@ -216,7 +216,7 @@ static bool on_metric(void *arg, const struct metric *m)
     return false;
 }
 
-/* The text of a point: the newest value of some metrics, and what their spread says. */
+/* The text of a point: the newest value of some metrics, and some numbers of their spread. */
 static const struct {
     const char *title, *metric;
     int width;

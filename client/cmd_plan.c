@@ -11,6 +11,7 @@
 #include "common/plan/compile/compile.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -113,21 +114,53 @@ static void parse_nodes(struct planner_args *p, const char *arg, struct argp_sta
         argp_error(state, "--nodes %s: write a number of nodes, or FROM:TO", arg);
 }
 
+/* Options that set one field: a flag, a text, or a number from `least` to `most`. */
+#define AT(field) offsetof(struct plan_args, field)
+static const struct {
+    int key;
+    enum { FLAG, TEXT, NUMBER } kind;
+    size_t offset;
+    int64_t least, most;
+    const char *name, *wanted; /* of a number, for the message */
+} fields[] = {
+    {KEY_SEARCH, FLAG, AT(search), 0, 0, NULL, NULL},
+    {KEY_FORECAST, FLAG, AT(forecast), 0, 0, NULL, NULL},
+    {KEY_STRATEGIES, FLAG, AT(strategies), 0, 0, NULL, NULL},
+    {KEY_PARETO, FLAG, AT(planner.pareto), 0, 0, NULL, NULL},
+    {KEY_OPERATIONS, FLAG, AT(planner.operations), 0, 0, NULL, NULL},
+    {KEY_OWN, FLAG, AT(planner.own), 0, 0, NULL, NULL},
+    {KEY_CALIBRATE, FLAG, AT(calibrate), 0, 0, NULL, NULL},
+    {KEY_BRIEF, FLAG, AT(brief), 0, 0, NULL, NULL},
+    {KEY_MACHINE, TEXT, AT(planner.machine), 0, 0, NULL, NULL},
+    {KEY_PICTURE, TEXT, AT(planner.picture), 0, 0, NULL, NULL},
+    {KEY_WRITE, TEXT, AT(planner.write), 0, 0, NULL, NULL},
+    {KEY_TOP, NUMBER, AT(planner.top), 1, 50, "top", "a number from 1 to 50"},
+    {KEY_DAYS, NUMBER, AT(planner.days), 1, 3650, "days", "a number from 1 to 3650"},
+    {KEY_STEPS, NUMBER, AT(planner.steps), 1, 10000, "steps", "a number from 1 to 10000"},
+    {KEY_SPARES, NUMBER, AT(planner.spares), 0, 1000000, "spares", "a number of nodes"},
+    {KEY_SEED, NUMBER, AT(planner.seed), 1, INT64_MAX, "seed", "a number from 1"},
+};
+
+static bool parse_field(int key, char *arg, struct argp_state *state, struct plan_args *a)
+{
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        void *at = (char *)a + fields[i].offset;
+        if (fields[i].key != key)
+            continue;
+        if (fields[i].kind == FLAG)
+            *(bool *)at = true;
+        else if (fields[i].kind == TEXT)
+            *(const char **)at = arg;
+        else if (!arg_number(arg, fields[i].most, at) || *(int64_t *)at < fields[i].least)
+            argp_error(state, "--%s %s: write %s", fields[i].name, arg, fields[i].wanted);
+        return true;
+    }
+    return false;
+}
+
 static error_t parse_planner(int key, char *arg, struct argp_state *state, struct plan_args *a)
 {
     switch (key) {
-    case KEY_SEARCH:
-        a->search = true;
-        return 0;
-    case KEY_FORECAST:
-        a->forecast = true;
-        return 0;
-    case KEY_STRATEGIES:
-        a->strategies = true;
-        return 0;
-    case KEY_MACHINE:
-        a->planner.machine = arg;
-        return 0;
     case KEY_NODES:
         parse_nodes(&a->planner, arg, state);
         return 0;
@@ -135,53 +168,12 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state, struc
         if (!planner_goal_parse(arg, &a->planner))
             argp_error(state, "--goal %s: write time, memory, cost or tokens-per-dollar", arg);
         return 0;
-    case KEY_TOP:
-        if (!arg_number(arg, 50, &a->planner.top) || a->planner.top < 1)
-            argp_error(state, "--top %s: write a number from 1 to 50", arg);
-        return 0;
-    case KEY_PARETO:
-        a->planner.pareto = true;
-        return 0;
-    case KEY_DAYS:
-        if (!arg_number(arg, 3650, &a->planner.days) || a->planner.days < 1)
-            argp_error(state, "--days %s: write a number from 1 to 3650", arg);
-        return 0;
-    case KEY_OPERATIONS:
-        a->planner.operations = true;
-        return 0;
-    case KEY_OWN:
-        a->planner.own = true;
-        return 0;
-    case KEY_STEPS:
-        if (!arg_number(arg, 10000, &a->planner.steps) || a->planner.steps < 1)
-            argp_error(state, "--steps %s: write a number from 1 to 10000", arg);
-        return 0;
-    case KEY_SPARES:
-        if (!arg_number(arg, 1000000, &a->planner.spares))
-            argp_error(state, "--spares %s: write a number of nodes", arg);
-        return 0;
-    case KEY_SEED:
-        if (!arg_number(arg, INT64_MAX, &a->planner.seed) || a->planner.seed < 1)
-            argp_error(state, "--seed %s: write a number from 1", arg);
-        return 0;
-    case KEY_PICTURE:
-        a->planner.picture = arg;
-        return 0;
-    case KEY_WRITE:
-        a->planner.write = arg;
-        return 0;
-    case KEY_CALIBRATE:
-        a->calibrate = true;
-        return 0;
-    case KEY_BRIEF:
-        a->brief = true;
-        return 0;
     case KEY_MEMORY:
         a->size = arg;
         a->planner.no_length = true;
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_field(key, arg, state, a) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -197,7 +189,7 @@ static bool is_about_many(const struct plan_args *a)
            a->planner.operations || is_about_money(a);
 }
 
-/* With a machine alone, the closed form says whether the job's own layout fits there. Where the operations of the
+/* With a machine alone, the closed form decides whether the job's own layout fits there. Where the operations of the
  * machine have been measured one by one, the job's programs are forecast instead. */
 static bool is_planner(const struct plan_args *a)
 {

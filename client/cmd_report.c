@@ -1,4 +1,4 @@
-/* dtctl report: everything that dtd knows of a job, as one page of HTML or as a PDF to print. */
+/* dtctl report: all data that dtd has about a job, as one page of HTML or as a PDF to print. */
 #include "client/commands.h"
 #include "client/follow.h"
 #include "client/report/html.h"
@@ -163,7 +163,7 @@ static err_t folder_make(const char *folder, struct why *why)
 }
 
 /* Where the report goes: --to, or the file job-JOB.html in the folder that --to names. An absent folder is made, since
- * nobody is there when run.report finds it missing. */
+ * no user can make it when run.report finds it missing. */
 static err_t path_choose(const struct report_args *a, char ret[PATH_MAX], struct why *why)
 {
     const char *to = a->to ? a->to : ".";

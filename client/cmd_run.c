@@ -143,7 +143,7 @@ static error_t parse_limits(int key, const char *arg, struct run_args *a, struct
     }
 }
 
-/* The options that say how workers are stopped. */
+/* The options of how workers are stopped. */
 static error_t parse_stopping(int key, const char *arg, struct run_args *a, struct argp_state *state)
 {
     switch (key) {

@@ -203,7 +203,7 @@ static err_t keep_umask(struct job_spec *job)
     return OK;
 }
 
-/* dt-worker opens many files, and their number is no limit that anybody has meant for it. */
+/* The soft limit of open files is a default for shells. dt-worker opens many files, so it gets the hard limit. */
 static void raise_files(struct caller *c)
 {
     c->limit[RLIMIT_NOFILE].rlim_cur = c->limit[RLIMIT_NOFILE].rlim_max;
@@ -214,7 +214,7 @@ static err_t cluster_call(struct client *c, void *arg, struct why *why)
     return client_cluster_status(c, arg, why);
 }
 
-/* While a cluster is upgraded, a key that nobody has asked for must not make it refuse the job. */
+/* While a cluster is upgraded, a key that the job file does not set must not make it refuse the job. */
 static bool have_all_limits(struct global *g)
 {
     struct client_cluster s;

@@ -22,7 +22,7 @@ const struct command commands[] = {
     {"rerun", "submit a job that has ended again", cmd_rerun},
     {"plan", "show what a job needs, without starting it", cmd_plan},
     {"explain", "write a page that animates the training step of a job", cmd_explain},
-    {"ckpt", "list, inspect and verify checkpoints", cmd_ckpt},
+    {"ckpt", "list, verify, import and export checkpoints", cmd_ckpt},
     {"data", "prepare training data, show a prepared set or the tokens of a text", cmd_data},
     {"generate", "continue a prompt with a trained model", cmd_generate},
     {"node", "show the daemon's processes, slots and log; drain a node", cmd_node},

@@ -69,7 +69,7 @@ bool daemon_running(const char *state_dir, pid_t *ret_pid)
 #define HOST_LOOK_MS 100
 
 /* The lock is held, and not by a dtd of this host: another kernel has written the file, or dtd 1.0, which does not
- * record the host. Nobody listens on the socket here, although a supervisor of this host would. */
+ * record the host. No process listens on the socket here, as a supervisor of this host would. */
 static bool is_elsewhere(const char *state_dir, struct holder *ret)
 {
     pid_t pid;

@@ -43,7 +43,7 @@ struct hf_map {
     int n;
 };
 /* Maps every parameter of the graph. `type`: the model_type to which the model belongs if it can; NULL: any.
- * ERR_UNSUPPORTED: Hugging Face has no such model; the sentence says why. */
+ * ERR_UNSUPPORTED: Hugging Face has no such model; the sentence has the reason. */
 NODISCARD err_t hf_map(const struct graph *g, const struct job_model *m, const char *type, struct hf_map *ret,
                        struct why *why);
 void hf_map_fini(struct hf_map *map);

@@ -162,10 +162,11 @@ err_t hf_config_rest(const struct hf_config *c, bool (*known)(const char *key))
     json_object_foreach((json_t *)(uintptr_t)c->root, key, value)
     {
         if (!json_object_get(c->used, key) && !hf_config_idle(key) && !(known && known(key)) && !is_empty(value))
-            return why_set(c->why, ERR_UNSUPPORTED,
-                           "%s: dtd does not know the field %.60s in a model of this type. If it does not change what "
-                           "the model computes, remove it",
-                           HF_CONFIG, key);
+            return why_set(
+                c->why, ERR_UNSUPPORTED,
+                "%s: dtd does not support the field %.60s in a model of this type. If it does not change what "
+                "the model computes, remove it",
+                HF_CONFIG, key);
     }
     return OK;
 }

@@ -1,5 +1,5 @@
 /* Reading config.json: fields by name. Every field that is asked for is marked, so that a field which changes the model
- * and which nobody asked for is refused (hf_config_rest). Private to client/hf*.c. */
+ * and was not asked for is refused (hf_config_rest). Private to client/hf*.c. */
 #ifndef DTD_CLIENT_HF_CONFIG_H
 #define DTD_CLIENT_HF_CONFIG_H
 
@@ -24,7 +24,7 @@ NODISCARD err_t hf_config_real(const struct hf_config *c, const char *name, doub
 NODISCARD err_t hf_config_bool(const struct hf_config *c, const char *name, bool otherwise, bool *ret);
 /* Fields that must be missing, null, false or 0; the list ends with NULL. */
 NODISCARD err_t hf_config_without(const struct hf_config *c, const char *const *names);
-/* Refuses fields that nobody asked for, unless they are known to have no effect or have an empty value. `known` may
+/* Refuses fields that were not asked for, unless they are known to have no effect or have an empty value. `known` may
  * name further fields; NULL: none. */
 NODISCARD err_t hf_config_rest(const struct hf_config *c, bool (*known)(const char *key));
 /* Whether the field has no effect on logits of a model in evaluation. For tests. */

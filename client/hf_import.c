@@ -456,7 +456,7 @@ static err_t weights_equal(struct importing *m, const struct hf_weight *a, const
     return err;
 }
 
-/* transformers does not tie a head that differs from the embedding, although config.json says that it is tied. */
+/* transformers does not tie a head that differs from the embedding, although it is tied in config.json. */
 static err_t head_decide(struct importing *m)
 {
     const struct hf_weight *head = hf_source_find(&m->source, head_name(m));
@@ -510,7 +510,7 @@ static bool shape_fits(const struct safetensor *have, const struct hf_tensor *wa
            (have->ndim < 2 || have->shape[1] == want->cols);
 }
 
-/* A tensor of all experts. Some programs write it transposed; only the shape tells the forms apart. */
+/* A tensor of all experts. Some programs write it transposed; only the shape distinguishes the forms. */
 static err_t fused_check(struct importing *m, const struct safetensor *have, const struct hf_tensor *want, int parts)
 {
     const int64_t rows = parts * want->rows, cols = want->cols;
@@ -521,7 +521,7 @@ static err_t fused_check(struct importing *m, const struct safetensor *have, con
                        "%s: %s is [experts, %" PRId64 ", %" PRId64 "]%s. Open the model with transformers and save it "
                        "with save_pretrained, which writes a tensor for each expert",
                        m->x->dir, have->name, have->shape[1], have->shape[2],
-                       fits ? ", which does not tell whether the experts' matrices are transposed"
+                       fits ? ", from which dtd cannot decide whether the experts' matrices are transposed"
                             : ": the experts' matrices are transposed, a form that dtd does not read");
     return fits ? OK
                 : why_set(m->why, ERR_INVALID, "%s: the shape of %s does not match its %s", m->x->dir, have->name,

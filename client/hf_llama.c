@@ -437,7 +437,7 @@ err_t hf_llama_choose(const struct job_model *m, const char *type, const struct 
             nearest = &hf_llamas[i];
     }
     return why_set(why, ERR_UNSUPPORTED,
-                   "dtd knows no Hugging Face model with these parts; the nearest, %s, has another %s "
+                   "Hugging Face has no model with these parts that dtd can write; the nearest, %s, has another %s "
                    "(docs/use/models.md). dtd and PyTorch read the checkpoint itself",
                    nearest->type, hf_part_key(hf_llama_misfit(nearest, m)));
 }

@@ -24,7 +24,7 @@ enum hf_part {
     HF_LOGIT_SCALE,
     HF_LOGIT_CAP,
     HF_SCORE_CAP,
-    HF_WINDOWS,     /* in some layer; hf_window.h says in which a family has them */
+    HF_WINDOWS,     /* in some layer; hf_window.h has the layers of each family */
     HF_ROPE_LAYERS, /* 0: all as usual, 1: some do not rotate, 2: some by the local base */
     HF_ROPE_PART,
     HF_LONGROPE,

@@ -85,7 +85,7 @@ static err_t type_read(const json_t *rope, bool phi, enum rope_type *ret, struct
                 if (!is_known(*ret, key) && !json_is_null(value))
                     return why_set(why, ERR_UNSUPPORTED,
                                    "%s: rotary positions of the type %s have the field %.60s, "
-                                   "which dtd does not know",
+                                   "which dtd does not support",
                                    HF_CONFIG, name, key);
             }
             return OK;

@@ -24,7 +24,7 @@ static err_t no_memory(const struct hf_source *s)
 void hf_source_warn(const struct hf_source *s, const char *fmt, ...)
 {
     va_list args;
-    if (s->done->n_warnings == HF_WARNINGS) /* the last entry says that more warnings were left out */
+    if (s->done->n_warnings == HF_WARNINGS) /* the last entry reports that more warnings were left out */
         snprintf(s->done->warnings[HF_WARNINGS - 1], HF_WARNING_BYTES, "there are more warnings than these");
     if (s->done->n_warnings == HF_WARNINGS)
         return;

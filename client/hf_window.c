@@ -82,7 +82,7 @@ static bool is_sliding(const struct hf_llama *f, const struct job_model *m, int6
     }
 }
 
-/* Only some families read the list; of others it may say nothing else. */
+/* Only some families read the list; in others it may contain nothing else. */
 static err_t type_read(const struct hf_config *c, const struct hf_llama *f, const struct job_model *m, const char *type,
                        bool *sliding)
 {

@@ -299,7 +299,7 @@ static int form_width(const struct out_table *t, const struct table_form *form)
     return width;
 }
 
-#define LEAST_CUT 8 /* columns of a cell that is cut: enough to tell most names apart */
+#define LEAST_CUT 8 /* columns of a cell that is cut: enough to distinguish most names */
 
 /* Where a terminal is too narrow, columns are left out, and then cells are cut. The last column may be a sentence. */
 static void form_find(const struct out_table *t, FILE *f, struct table_form *ret)

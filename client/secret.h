@@ -11,7 +11,7 @@
 /* Reads one line of at most size - 1 bytes. `file` NULL or "-": standard input; if that is a terminal, `what` is asked
  * for there. White space around it is removed; an empty line is an error. */
 NODISCARD err_t secret_read(const char *file, const char *what, char *ret, size_t size, struct why *why);
-/* Writes `text` and a newline. ERR_EXISTS if the file exists: its owner or rights may be somebody else's. */
+/* Writes `text` and a newline. ERR_EXISTS if the file exists: it may have another owner or other rights. */
 NODISCARD err_t secret_write(const char *file, const char *text, struct why *why);
 
 #endif

@@ -1,4 +1,4 @@
-/* An item of data.train keeps its pattern in the spec, because the list of a submitted job must still say which files
+/* An item of data.train keeps its pattern in the spec, because the list of a submitted job must still show which files
  * belong to which source. */
 #include "client/spec_mix.h"
 

@@ -19,7 +19,7 @@ static const struct {
     {"layers.*.attention.qkv_linear.", "layers.*.attention."},
     {"lm_head.weight", "output.weight"},
 };
-/* Only for a model that has such biases: without them spec_ckpt.c says which numbers would be lost. */
+/* Only for a model that has such biases: without them spec_ckpt.c names the numbers that would be lost. */
 #define BIAS_FROM "layers.*.moe.expert_bias_E"
 #define N_ALIASES (sizeof(aliases) / sizeof(aliases[0]))
 

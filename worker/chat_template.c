@@ -70,11 +70,11 @@ static err_t choose_kept(struct ckpt *ckpt, enum chat_template *ret, struct why 
     chat_list(list, sizeof(list));
     return found != CHAT_NONE ? OK
            : any              ? why_set(why, ERR_INVALID,
-                                        "the chat template that the model was imported with is none that dtd knows. Choose one "
+                                        "the chat template that the model was imported with is none that dtd supports. Choose one "
                                                      "that has the same form with --template: %s",
                                         list)
                               : why_set(why, ERR_INVALID,
-                                        "the checkpoint does not say with which chat template the model was trained (neither "
+                                        "the checkpoint does not name the chat template with which the model was trained (neither "
                                                      "data.template of its job nor files of an import do). Name it with --template: %s",
                                         list);
 }

@@ -90,7 +90,7 @@ static int inherit(char *const *argv)
         return 0;
     if (caller_parse(settings, &c)) {
         fprintf(stderr,
-                "dtd: this node does not know a setting of run.caller (%s); install the same version of dtd on "
+                "dtd: this node does not support a setting of run.caller (%s); install the same version of dtd on "
                 "every node\n",
                 settings);
         return 126;

@@ -61,7 +61,7 @@ NODISCARD err_t loop_json(const char *prompt, size_t len, const struct result *r
 /* Row `at` of the engine's logits in float32; valid until the next call. */
 const float *loop_logits(struct loop *l, const void *logits, int64_t stride, int64_t at);
 /* Chooses a token, the same on all ranks. `logits` NULL: this rank does not choose; if no rank does, the token is -1.
- * `least`: the token is not below; the same on all ranks, or more on one whose wish overrules the choice. */
+ * `least`: the token is not below; the same on all ranks, or more on one whose request overrules the choice. */
 NODISCARD err_t loop_choose(struct loop *l, const struct sequence *s, const float *logits, int64_t least, int64_t *ret,
                             struct why *why);
 /* Appends a chosen token; sets `over` if the text ends with it. */

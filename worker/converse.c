@@ -6,7 +6,7 @@
  * Rank 0 reads and renders the questions. The other ranks wait at the desk, not in a collective, since a user may think
  * for longer than a collective waits.
  *
- * On a terminal, SIGINT ends the answer that is being written. Rank 0 then wishes for a token that is greater than all
+ * On a terminal, SIGINT ends the answer that is being written. Rank 0 then requests a token that is greater than all
  * others, so all ranks end the answer after the same token. While a question is typed, SIGINT has its usual effect. */
 #include "worker/converse.h"
 
@@ -239,7 +239,7 @@ static void drop_end(struct talk *t, struct sequence *s)
         s->ids.len -= sizeof(int32_t);
 }
 
-/* An answer that was cut says so. */
+/* Reports an answer that was cut. */
 static void explain_end(const struct talk *t, const struct sequence *s)
 {
     if (s->reason == END_LENGTH)

@@ -99,7 +99,7 @@ static err_t read_prompt(struct generator *g, const char *prompt, struct buf *id
     if (!err && ids->len == 0)
         err = tokenizer_encode(g->tokenizer, "\n", 1, ids);
     if (!err && ids->len == 0) /* split drops the words that it does not know */
-        return why_set(why, ERR_INVALID, "the model knows no word of the prompt; write words of its training text");
+        return why_set(why, ERR_INVALID, "the model has no word of the prompt; write words of its training text");
     return err ? why_set(why, err, "cannot encode the prompt: %s", err_text(err)) : OK;
 }
 

@@ -455,7 +455,7 @@ static int run_process(const struct measure_part *part, int turn, struct measure
 static pid_t start_process(const struct measure_part *part, int turn, struct measure_shared *shared, int fd, int rank,
                            int world)
 {
-    shared->err[rank] = ERR_INTERNAL; /* until it has said otherwise */
+    shared->err[rank] = ERR_INTERNAL; /* until it has reported its own */
     if (rank < MAX_SAMPLED)
         shared->samples[rank].n = 0;
     pid_t pid = fork();

@@ -63,7 +63,7 @@ static void trial_fini(struct trial *t)
 
 typedef err_t trial_fn(struct trial *t, const struct measure_sample *s);
 
-/* Long enough that one call tells the time. */
+/* Long enough that the time of one call is exact. */
 #define LONG_S 5e-3
 
 /* A first call prepares the kernel. `parts`: how many times a call does the work of the size. */

@@ -11,7 +11,7 @@
 
 struct numa {
     uint8_t nodes[NUMA_MAX_NODES / 8]; /* bit set of the kernel's numbers */
-    int n_nodes;                       /* 0: sysfs does not say */
+    int n_nodes;                       /* 0: sysfs has none */
     int home;                          /* the number of the only node; -1: several, or not known */
 };
 

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define XID_NOTE \
-    "Xid errors stand in the kernel's log (dmesg | grep NVRM): the driver's library tells them to listeners only"
+    "Xid errors stand in the kernel's log (dmesg | grep NVRM): the driver's library reports them only to listeners"
 
 struct gpu_probe {
     struct nvml *nvml; /* NULL: `nvml_why` has the reason */
@@ -159,7 +159,8 @@ static void say_missing(const struct gpu_probe *p, err_t err, const char *cause,
                  "there is no NVIDIA driver: libcuda.so.1 and libnvidia-ml.so.1 were not found; install the driver (in "
                  "a container: start it with its GPUs), or run with run.device: cpu");
     else if (p->nvml_err && p->nvml_err != ERR_NOTFOUND)
-        snprintf(ret, size, "the NVIDIA driver does not answer: %.900s; load its kernel module (nvidia-smi tells more)",
+        snprintf(ret, size,
+                 "the NVIDIA driver does not answer: %.900s; load its kernel module (nvidia-smi reports more)",
                  p->nvml_why.text);
     else if (p->nvml && n == 0)
         snprintf(ret, size,

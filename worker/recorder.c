@@ -50,7 +50,7 @@ static void describe(struct recorder *r, const struct engine *e, uint64_t id, co
     r->record.first_call = r->first_call;
 }
 
-/* r->why says why this rank records nothing. */
+/* r->why has the reason why this rank records nothing. */
 static void prepare(struct recorder *r, struct engine *e, int steps)
 {
     err_t err = allocate(r, e, steps);

@@ -36,8 +36,8 @@ void recorder_step_end(struct recorder *r, const struct engine *e);
 int64_t recorder_now(const struct recorder *r);
 /* Adds work of the step `step` that is not an op, from recorder_now until now. */
 void recorder_host(struct recorder *r, enum recorded_host_kind kind, int64_t step, int64_t from_ns);
-/* Called after the last step; collective over `all`. Writes the file; r->why says why not. An error means that the
- * collective failed. */
+/* Called after the last step; collective over `all`. Writes the file; r->why has the reason if it does not. An error
+ * means that the collective failed. */
 NODISCARD err_t recorder_end(struct recorder *r, struct engine *e, struct comm_group *all,
                              const struct recorder_place *place, struct why *why);
 /* Frees the memory of a recording; `served` remains. */

@@ -235,7 +235,7 @@ static int64_t memory_need(const struct train *t)
     return (cpu ? (int64_t)engine_device_bytes(&t->engine) : 0) + (int64_t)t->engine.train.arena_bytes;
 }
 
-/* Not earlier, because the engine tells how much memory it leaves. */
+/* Not earlier, because only the engine determines how much memory is left. */
 static err_t stage_data(struct train *t, struct why *why)
 {
     if (strcmp(t->job.data.stage, "none") == 0)

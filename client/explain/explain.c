@@ -435,7 +435,8 @@ static err_t rank_sum(struct explain_run *k, int rank)
             change_add(k, &r->units, l->end, key, -bytes);
         }
     }
-    memcpy(r->reserved, p->space_bytes, sizeof(r->reserved));
+    for (int s = 0; s < SPACE_COUNT; s++)
+        r->reserved[s] = plan_space_reserved(p->space_bytes[s]);
     k->err = k->err ? k->err : changes_sum(&r->memory, EXPLAIN_KINDS);
     k->err = k->err ? k->err : changes_sum(&r->units, k->x->graph->n_units * EXPLAIN_PARTS);
     r->peak = peak_of(&r->memory);

@@ -47,7 +47,7 @@ struct explain_rank {
     struct explain_life *lives;
     int n_lives, cap_lives;
     struct explain_changes memory, units;
-    int64_t reserved[SPACE_COUNT]; /* program.space_bytes */
+    int64_t reserved[SPACE_COUNT]; /* what the worker reserves for each space */
     int64_t peak;                  /* the most bytes with a value at one moment */
 };
 

@@ -1,5 +1,5 @@
 'use strict';
-/* The animation of a training step. The data (explain_json.c) say what each rank holds and what moves at each
+/* The animation of a training step. The data (explain_json.c) have what each rank holds and what moves at each
  * nanosecond of the step; everything that is drawn is a function of one moment `now`, so that playing, stepping and
  * seeking show the same. */
 (function () {
@@ -331,7 +331,7 @@ function layoutCluster() {
   const left = (width - cols * BOX - (cols - 1) * gap) / 2, height = lines * (HIGH + 46) + 10;
   const svg = make('svg', { viewBox: `0 0 ${width} ${height}`, height: height * shrink, role: 'img',
     'aria-label': 'Each rank with the parameters (P), gradients (G) and optimizer state (O) that it holds of each unit ' +
-      'of the model, and its memory. The caption says the same in words.' });
+      'of the model, and its memory. The caption has the same in words.' });
   boxes = ranks.map(r => drawRank(svg, r, left + (r.id % cols) * (BOX + gap), 28 + Math.floor(r.id / cols) * (HIGH + 46)));
   wires = make('g', {}, svg);
   pieces = make('g', {}, svg);
@@ -649,7 +649,7 @@ function start() {
     `${(100 * data.bubble).toFixed(1)} % idle, ${(100 * data.exposed).toFixed(1)} % waiting for communication. ` +
     `${RANKS} ${RANKS > 1 ? 'ranks' : 'rank'}: ${mesh}.`;
   ranks.forEach(r => byId('focus').add(new Option(String(r.id), String(r.id))));
-  byId('timeline').setAttribute('aria-label', 'What each rank computes and sends over the step; the caption says it in words.');
+  byId('timeline').setAttribute('aria-label', 'What each rank computes and sends over the step; the caption has it in words.');
   legends();
   byId('play').onclick = () => setPlaying(!playing);
   byId('next').onclick = () => step(1);

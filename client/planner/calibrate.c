@@ -37,7 +37,7 @@ static void show_progress(struct out_progress *p, const json_t *line)
         out_progress_draw(p, clock_mono_ms(), text);
 }
 
-/* The last line is the result; the others say what is being measured. */
+/* The last line is the result; the others name what is being measured. */
 static json_t *read_lines(FILE *f)
 {
     struct out_progress progress;
@@ -169,7 +169,7 @@ err_t planner_calibrated_path(char *ret, size_t size, struct why *why)
     return n < 0 || (size_t)n >= size ? why_set(why, ERR_LIMIT, "the path of the machine file is too long") : OK;
 }
 
-/* Only dtd's own folder is made; a folder that the user names must be there. Called before measuring, so that nobody
+/* Only dtd's own folder is made; a folder that the user names must be there. Called before measuring, so that no user
  * waits for a file that cannot be written. */
 static err_t check_folder(const char *path, bool own, struct why *why)
 {

@@ -189,13 +189,13 @@ static err_t best_layout(struct days *d, struct planning *p, struct plan_results
 {
     err_t err = plan_search(&p->search, results);
     if (!err && !results->n_fit)
-        return why_set(why, ERR_INVALID, "no layout fits on %" PRId64 " workers; --search says what is missing",
+        return why_set(why, ERR_INVALID, "no layout fits on %" PRId64 " workers; --search shows what is missing",
                        p->search.workers);
     d->best = results->fit;
     return err;
 }
 
-/* The workers of the job file say how many nodes there are. */
+/* The workers of the job file determine the number of nodes. */
 static err_t own_layout(struct days *d, struct planning *p, const struct plan_layout *own, struct plan_found *ret,
                         struct why *why)
 {

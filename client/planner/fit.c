@@ -1,5 +1,5 @@
-/* dtctl plan FILE --machine NAME: the job's own layout on a machine, before anybody pays for it. Whether it fits
- * follows from its programs, as the memory of --search does. */
+/* dtctl plan FILE --machine NAME: the job's own layout on a machine, before it is rented. Whether it fits follows from
+ * its programs, as the memory of --search does. */
 #include "client/planner/money.h"
 #include "client/planner/nearest.h"
 

@@ -28,7 +28,7 @@ struct planner_choice {
     int64_t nodes;
     struct planner_bill bill;
 };
-/* The fastest choice that the budget pays for, -1 if there is none; then `why` says what is missing. */
+/* The fastest choice that the budget pays for, -1 if there is none; then `why` has what is missing. */
 int planner_budget_pick(const struct planner_money *m, const struct planner_choice *list, int n, struct why *why);
 /* Whether the choice is within the money and within the days. */
 bool planner_budget_holds(const struct planner_money *m, const struct planner_bill *b);

@@ -222,7 +222,7 @@ static bool try_nodes(const struct nearest *k, nearest_fits_fn *fits, void *arg,
     return false;
 }
 
-/* A proposal that changes all keys of one before it, and perhaps more, says nothing new. */
+/* A proposal that changes all keys of one before it, and perhaps more, adds nothing. */
 static bool is_new(const struct nearest_try *const *shown, int n, const struct nearest_try *t)
 {
     for (int i = 0; i < n; i++)

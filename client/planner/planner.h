@@ -79,7 +79,7 @@ NODISCARD err_t planner_machine_text(const char *name, const struct job_spec *jo
  * workers if the file leaves it out, and on GPUs the machine by the name of their model. */
 NODISCARD err_t planner_auto_nodes(struct global *g, struct job_spec *job, struct why *why);
 /* Puts the text of the machine file and the best layout for all workers into a job with parallel.auto, whose vocabulary
- * is known. ERR_INVALID: none fits; `why` says how much is missing. */
+ * is known. ERR_INVALID: none fits; `why` has the missing amount. */
 NODISCARD err_t planner_auto_complete(struct job_spec *job, struct plan_choice *ret, struct why *why);
 /* $XDG_CONFIG_HOME/dtd/machine.yaml, or ~/.config/dtd/machine.yaml. */
 NODISCARD err_t planner_calibrated_path(char *ret, size_t size, struct why *why);
@@ -95,7 +95,7 @@ NODISCARD err_t planner_record(struct job_spec *job, struct why *why);
 /* The machine that --machine names ("here": the calibrated file). NULL: this node, as the calibrated file describes it
  * if there is one, else with the rates of the forecast. ERR_NOTFOUND: `why` lists the names. */
 NODISCARD err_t planner_machine(const char *name, const struct job_spec *job, struct machine *ret, struct why *why);
-bool planner_is_calibrated(void); /* whether the calibrated file is there */
+
 /* ---- the forecast of a compiled program (times.c) ---- */
 
 struct planner_rates {

@@ -14,7 +14,7 @@
 #define NETWORK_GB 1.25               /* 10 Gbit/s: the slowest network between nodes that is usual for training */
 #define ASSUMED_NETWORK_LATENCY_US 50 /* of TCP in a data centre */
 
-/* The rates of common/plan/estimate, of which everybody has the same. */
+/* The rates of common/plan/estimate, which are the same on every machine. */
 static err_t assumed_gpu(const struct job_spec *job, struct machine *ret, struct why *why)
 {
     const struct plan_rates r = plan_rates_of(job);

@@ -70,7 +70,7 @@ static int list_choices(const struct scale *s, struct planner_choice ret[MAX_ROW
 static err_t nothing_fits(struct why *why)
 {
     return why_set(why, ERR_INVALID,
-                   "no layout fits on these numbers of nodes: --search says what is missing, and on "
+                   "no layout fits on these numbers of nodes: --search shows what is missing, and on "
                    "how many nodes one fits");
 }
 
@@ -106,7 +106,7 @@ static const struct out_column scale_columns[] = {
     [SCALE_MEMORY] = {"MEMORY", true, 0}, [SCALE_LAYOUT] = {"LAYOUT", false, OUT_CUT}};
 
 enum { BILL_NODES, BILL_STEP, BILL_TIME, BILL_PRICE, BILL_TOKENS, BILL_ENERGY, BILL_MEMORY, BILL_LAYOUT, BILL_COLUMNS };
-/* With a budget, a column in front of the layout says whether it suffices. */
+/* With a budget, a column in front of the layout shows whether it suffices. */
 #define BILL_START                                                                                              \
     [BILL_NODES] = {"NODES", true, 0}, [BILL_STEP] = {"STEP", true, 2}, [BILL_TIME] = {"TIME", true, 0},        \
     [BILL_PRICE] = {"PRICE", true, 0}, [BILL_TOKENS] = {"TOK/$", true, 0}, [BILL_ENERGY] = {"ENERGY", true, 1}, \

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* How many slots or operations of ranks are computed when nobody asks for a number of steps: about a second. */
+/* How many slots or operations of ranks are computed when no number of steps is given: about a second. */
 #define SLOTS 50e6
 #define OPERATIONS 500e6
 #define MAX_STEPS 200
@@ -99,7 +99,7 @@ static void print_noise(const struct machine *m, bool operations)
     printf("\n");
 }
 
-/* The differences sum to what noise costs, so that the table says where it is lost. */
+/* The differences sum to what noise costs, so that the table shows where it is lost. */
 static void print_parts(const struct planned_step *s)
 {
     const struct plan_step_result *r = &s->all;

@@ -282,7 +282,7 @@ static void print_advice(FILE *f, const struct strategies *s)
             fits++;
         }
     if (!simple)
-        fprintf(f, "None fits: take more --nodes, or a --machine with more memory; --search says what is enough\n");
+        fprintf(f, "None fits: take more --nodes, or a --machine with more memory; --search shows what is enough\n");
     else if (fits == 1)
         fprintf(f, "Take %s: no other one fits\n", simple->s->name);
     else if (simple == s->best || s->best->found.time.seconds > 0.95 * simple->found.time.seconds)

@@ -1,6 +1,6 @@
-/* One file per rank, for profiles that are too large for one. perfetto_manifest.json tells Perfetto (from version 58)
- * that the files share one time axis and from which node each of them is; their times are aligned already, so all
- * offsets are 0. The tar is in the ustar form that tar(1) and Perfetto read. */
+/* One file per rank, for profiles that are too large for one. For Perfetto (from version 58), perfetto_manifest.json
+ * states that the files share one time axis, and the node of each file; their times are aligned already, so all offsets
+ * are 0. The tar is in the ustar form that tar(1) and Perfetto read. */
 #include "client/profile/profile.h"
 
 #include "common/base/file.h"

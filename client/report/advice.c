@@ -32,7 +32,7 @@
 #define CLIP_SHARE 0.90
 #define OVERFIT 1.02    /* the newest validation loss over the best one */
 #define LONG_MS 1800000 /* half an hour without a checkpoint is a loss that users notice */
-#define FEW_STEPS 20    /* fewer say nothing about a job's speed */
+#define FEW_STEPS 20    /* too few do not show a job's speed */
 
 static double part_share(const struct report *r, enum ledger_part part)
 {

@@ -1,7 +1,7 @@
 /* A document: headings, texts, tables and plots, in order. sections.c makes it, html.c and pages.c show it.
  *
  * Every text is copied and cleaned (doc_text_clean), so that no name of a user can break a page. When memory is short
- * the document keeps ERR_NOMEM in `err`, and further calls do nothing; who shows the document looks at it once. */
+ * the document keeps ERR_NOMEM in `err`, and further calls do nothing; html.c and pages.c check it once. */
 #ifndef DTD_CLIENT_REPORT_DOC_H
 #define DTD_CLIENT_REPORT_DOC_H
 

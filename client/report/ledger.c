@@ -1,10 +1,10 @@
 /* The time of a job is swept once from its slots to its end. Each piece of it is given to one part (a step to several),
  * times the number of workers then, and the next piece begins where it ended. So nothing is counted twice or left out,
- * whatever the clocks of the nodes say; times that go backwards make pieces of length zero.
+ * whatever dates the clocks of the nodes have; times that go backwards make pieces of length zero.
  *
  * Only the newest row of a step is known. The rows of lost steps are gone, so the time between the last row of an epoch
- * and the failure is theirs, with the step that the failure broke off. Where control does not know when the failure
- * was, because it was not there itself, lost steps have at most twice the time of as many median steps; the rest is
+ * and the failure is theirs, with the step that the failure broke off. Where control has no time of the failure,
+ * because it did not run then, lost steps have at most twice the time of as many median steps; the rest is
  * detection. */
 #include "client/report/ledger.h"
 

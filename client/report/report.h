@@ -16,7 +16,7 @@
 
 /* Numbers of the plan with which the job ran last. */
 struct report_plan {
-    bool made;          /* false: `missing` says why there is none */
+    bool made;          /* false: `missing` has the reason */
     char missing[1200]; /* a sentence */
     struct spec_facts facts;
 };

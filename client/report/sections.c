@@ -366,7 +366,7 @@ static const struct {
                     {USAGE_gpu_bytes, "GPU GiB"},           {USAGE_gpu_celsius, "GPU °C"},
                     {USAGE_read_bytes_per_s, "read MiB/s"}, {USAGE_write_bytes_per_s, "write MiB/s"}};
 #define NODE_COLUMNS (sizeof(node_columns) / sizeof(node_columns[0]))
-#define NODE_RANKS_MAX 4096 /* each is compared with all: more would take seconds, for a table that nobody reads */
+#define NODE_RANKS_MAX 4096 /* each is compared with all: more would take seconds, for a table too long to read */
 #define NODES_MAX 256       /* rows; `dtctl metrics --ranks` has all */
 
 /* Whether an earlier rank is on the same node. */

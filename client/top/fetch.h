@@ -14,8 +14,8 @@ struct top_fetch {
     uint64_t last_event;
 };
 
-/* Fills the model for the screen that its view chooses. When dtd does not answer, `lost` says why, and the model keeps
- * its older data. */
+/* Fills the model for the screen that its view chooses. When dtd does not answer, `lost` has the reason, and the model
+ * keeps its older data. */
 void top_fetch(struct top_fetch *f, struct top_model *m);
 /* Cancels the selected job; the result is in view.message. */
 void top_fetch_cancel(struct top_fetch *f, struct top_model *m, bool save);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How a character looks. Colour never carries a meaning alone: each style is used with a word or a sign that says the
+/* How a character looks. Colour never carries a meaning alone: each style is used with a word or a sign that means the
  * same. */
 enum glyphs_style {
     STYLE_PLAIN,

@@ -89,7 +89,7 @@ static void on_signal(uv_signal_t *signal, int number)
     uv_close((uv_handle_t *)&s->term, NULL);
     uv_close((uv_handle_t *)&s->interrupt, NULL);
     s->web->all_closed = all_closed;
-    s->web->live++; /* until all were told to close */
+    s->web->live++; /* until all closes have been started */
     plans_stop(s->web);
     session_close_all(s->web);
     web_part_closed(s->web);

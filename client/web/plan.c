@@ -49,7 +49,7 @@ typedef err_t (*plan_maker)(const struct job_spec *job, const char *about, const
 static err_t make_table(const struct job_spec *job, const char *about, const struct plan_input *in, FILE *out,
                         struct why *why)
 {
-    /* What the data and this node would add: nobody has looked at them. */
+    /* Left out: what the data and this node would add, which were not read. */
     static const char *const unknown[] = {"train_tokens", "train_samples", "valid_tokens", "valid_samples",
                                           "test_tokens",  "test_samples",  "sources",      "node_bytes"};
     struct spec_facts facts = {0};

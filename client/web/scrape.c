@@ -229,7 +229,7 @@ static double checkpoint_failed(const struct client_job *j)
     return j->checkpoint_error[0] != '\0';
 }
 
-/* A job without the value has no sample, except of the loss, which NaN says something about. */
+/* A job without the value has no sample, except of the loss: its NaN is information. */
 static const struct {
     struct family family;
     double (*value)(const struct client_job *j);

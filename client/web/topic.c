@@ -381,7 +381,7 @@ static void call_ended(struct topic *t, const struct rpc_result *r)
     }
     flush(t);
     if (t->ended && !r->err)
-        (t->usage ? publish_state : publish)(t, frame_of("end", "{}")); /* a status says itself that it is the last */
+        (t->usage ? publish_state : publish)(t, frame_of("end", "{}")); /* a status itself shows that it is the last */
     else if (r->err && r->err != ERR_CLOSED)
         topic_down(t, r->text[0] ? r->text : err_text(r->err));
 }

@@ -48,8 +48,8 @@ NODISCARD err_t caller_parse(const char *text, struct caller *ret);
 /* prlimit's name of a limit; NULL: this file does not know it. */
 const char *caller_limit_name(int resource);
 
-/* Leaves only what somebody has set for this user or in this shell: a niceness other than 0, and limits that are lower
- * than those of process 1. `limits` is /proc/1/limits as text. */
+/* Leaves only what was set for this user or in this shell: a niceness other than 0, and limits that are lower than
+ * those of process 1. `limits` is /proc/1/limits as text. */
 void caller_keep_lower(struct caller *c, const char *limits);
 /* Sets limits and niceness of this process. Where it must not raise one, it gets the daemon's, and a line on standard
  * error names it. */

@@ -142,7 +142,8 @@ static bool is_word(const char *at, size_t n, const char *word)
     return n == strlen(word) && strncasecmp(at, word, n) == 0;
 }
 
-/* A part of the name between underscores: TOKENIZERS_PARALLELISM has none of these. KEY alone says too little. */
+/* A part of the name between underscores: TOKENIZERS_PARALLELISM has none of these. KEY alone would match too many
+ * names. */
 bool env_is_secret(const char *word)
 {
     static const char *const secret[] = {"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "JWT", "APIKEY"};

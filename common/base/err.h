@@ -1,7 +1,8 @@
 /* Status codes of all dtd functions that can fail, and error sentences.
  *
- * Codes of other libraries (errno, uv, raft, yaml) are converted, and logged once, where they enter. The code tells the
- * calling function how it may react; the sentence in `struct why` explains to the user what happened and what to do. */
+ * Codes of other libraries (errno, uv, raft, yaml) are converted, and logged once, where they enter. By the code the
+ * calling function decides how it reacts; the sentence in `struct why` explains to the user what happened and what to
+ * do. */
 #ifndef DTD_COMMON_BASE_ERR_H
 #define DTD_COMMON_BASE_ERR_H
 

@@ -74,7 +74,7 @@ _Noreturn static void child_exec(const struct exec *x, pid_t parent)
         (void)prctl(PR_CAPBSET_DROP, cap, 0, 0, 0); /* so that file capabilities of a program cannot add rights */
     ready = ready && (!x->user || user_become(x->user) == 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* after user_become, which clears it */
-    if (getppid() != parent)          /* the parent died before the call above */
+    if (getppid() != parent)          /* the parent exited before the call above */
         _exit(127);
     if (ready && environment_apply(x) == 0)
         execv(x->path, (char *const *)x->argv);

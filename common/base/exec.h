@@ -30,8 +30,8 @@ struct exec {
     const struct user *user; /* NULL: the user of this process */
 };
 
-/* Returns the pid, or -1 with errno. The kernel kills the child when this process dies. A child that cannot execute the
- * program logs the reason and exits with status 127. */
+/* Returns the pid, or -1 with errno. The kernel kills the child when this process exits. A child that cannot execute
+ * the program logs the reason and exits with status 127. */
 pid_t exec_start(const struct exec *x);
 
 #endif

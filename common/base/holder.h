@@ -1,9 +1,9 @@
 /* The lock of a state directory (`dtd.lock`), and the process that holds it.
  *
- * The kernel releases the lock when the holder ends for any reason, so the lock itself says whether a dtd runs. Network
- * file systems pass it on between hosts. The file names the holder in four lines: process id, start time (clock ticks
- * since boot, from /proc/PID/stat), host name, and the kernel's boot id. They are valid only while the lock is held.
- * The first line alone is what dtd 1.0 wrote. */
+ * The kernel releases the lock when the holder ends for any reason, so the lock itself shows whether a dtd runs.
+ * Network file systems pass it on between hosts. The file names the holder in four lines: process id, start time (clock
+ * ticks since boot, from /proc/PID/stat), host name, and the kernel's boot id. They are valid only while the lock is
+ * held. The first line alone is what dtd 1.0 wrote. */
 #ifndef DTD_COMMON_BASE_HOLDER_H
 #define DTD_COMMON_BASE_HOLDER_H
 

@@ -1,6 +1,6 @@
 /* Counter-based random numbers: Philox 4x32-10 (Salmon, Moraes, Dror, Shaw, SC'11). A number is a function of the seed,
- * a stream (the hash of a tensor's name, or a purpose) and a position in global coordinates; never of a rank or of how
- * often somebody asked before. Pure; any thread. */
+ * a stream (the hash of a tensor's name, or a purpose) and a position in global coordinates; never of a rank or of the
+ * number of earlier calls. Pure; any thread. */
 #ifndef DTD_COMMON_BASE_RNG_H
 #define DTD_COMMON_BASE_RNG_H
 

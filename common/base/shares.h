@@ -1,7 +1,7 @@
 /* How many things of a limited number (descriptors) each user holds. A user gets at most his own maximum, and never
- * more than are left for all others: so there is always something for somebody else, however many users ask for all
- * they can get. Root is counted and never refused; the number is lower than what exists, and the rest is for root and
- * for the program itself. One thread. */
+ * more than are left for all others: so there is always some left for another user, however many users ask for all they
+ * can get. Root is counted and never refused; the number is lower than what exists, and the rest is for root and for
+ * the program itself. One thread. */
 #ifndef DTD_COMMON_BASE_SHARES_H
 #define DTD_COMMON_BASE_SHARES_H
 

@@ -3,12 +3,11 @@
 #include "common/base/ticket.h"
 
 #include "common/base/file.h"
+#include "common/base/key_lines.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -45,101 +44,41 @@ err_t ticket_make(const struct ticket *t, int *ret_fd)
     return OK;
 }
 
-static int hex_digit(char c)
+static bool read_path(const char *value, void *field, size_t size)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return value[0] == '/' && key_line_text(value, field, size);
 }
 
-static bool parse_hex(uint8_t ret[TICKET_TOKEN_BYTES], const char *value)
+static bool read_slots(const char *value, void *field, size_t size)
 {
-    if (strlen(value) != 2 * TICKET_TOKEN_BYTES)
+    uint32_t n;
+    (void)size;
+    if (!key_line_number(value, &n, sizeof(n)) || n < 1 || n > MAX_SLOTS)
         return false;
-    for (int i = 0; i < TICKET_TOKEN_BYTES; i++) {
-        int hi = hex_digit(value[2 * i]), lo = hex_digit(value[2 * i + 1]);
-        if (hi < 0 || lo < 0)
-            return false;
-        ret[i] = (uint8_t)(hi * 16 + lo);
-    }
+    *(int *)field = (int)n;
     return true;
 }
 
-static bool parse_token(struct ticket *t, const char *value)
-{
-    return parse_hex(t->token, value);
-}
-
-static bool parse_io_token(struct ticket *t, const char *value)
-{
-    return parse_hex(t->io_token, value);
-}
-
-static bool parse_control(struct ticket *t, const char *value)
-{
-    return value[0] == '/' && (size_t)snprintf(t->control, sizeof(t->control), "%s", value) < sizeof(t->control);
-}
-
-static bool parse_io(struct ticket *t, const char *value)
-{
-    return value[0] == '/' && (size_t)snprintf(t->io, sizeof(t->io), "%s", value) < sizeof(t->io);
-}
-
-static bool parse_slots(struct ticket *t, const char *value)
-{
-    char *end;
-    long n = strtol(value, &end, 10);
-    t->slots = (int)n;
-    return *value && !*end && n >= 1 && n <= MAX_SLOTS;
-}
-
-static const struct {
-    const char *key;
-    bool (*parse)(struct ticket *t, const char *value);
-} keys[] = {{"token", parse_token},
-            {"io_token", parse_io_token},
-            {"control", parse_control},
-            {"io", parse_io},
-            {"slots", parse_slots}};
+#define FIELD(name) KEY_LINE_FIELD(struct ticket, name)
+static const struct key_line keys[] = {
+    {"token", key_line_hex, FIELD(token)},  {"io_token", key_line_hex, FIELD(io_token)},
+    {"control", read_path, FIELD(control)}, {"io", read_path, FIELD(io)},
+    {"slots", read_slots, FIELD(slots)},
+};
 #define N_KEYS (sizeof(keys) / sizeof(*keys))
-
-/* Parses one NUL-terminated line and marks its key in `seen`. */
-static err_t parse_line(const char *line, struct ticket *t, unsigned *seen, struct why *why)
-{
-    for (size_t k = 0; k < N_KEYS; k++) {
-        size_t n = strlen(keys[k].key);
-        if (strncmp(line, keys[k].key, n) != 0 || line[n] != '=')
-            continue;
-        if (*seen & (1u << k))
-            return why_set(why, ERR_CORRUPT, "ticket: duplicate key %s", keys[k].key);
-        *seen |= 1u << k;
-        return keys[k].parse(t, line + n + 1) ? OK
-                                              : why_set(why, ERR_CORRUPT, "ticket: invalid value of %s", keys[k].key);
-    }
-    return why_set(why, ERR_CORRUPT, "ticket: unknown key");
-}
 
 err_t ticket_parse(const char *text, size_t len, struct ticket *ret, struct why *why)
 {
     struct ticket t = {.slots = 0};
-    unsigned seen = 0;
-    char line[512];
+    uint32_t seen = 0;
     if (len > TICKET_MAX_BYTES)
         return why_set(why, ERR_LIMIT, "ticket: longer than %d bytes", TICKET_MAX_BYTES);
-    for (size_t at = 0; at < len;) {
-        const char *nl = memchr(text + at, '\n', len - at);
-        size_t n = nl ? (size_t)(nl - text) - at : 0;
-        if (!nl || n >= sizeof(line) || memchr(text + at, '\0', n))
-            return why_set(why, ERR_CORRUPT, "ticket: a line has no newline, is too long, or contains a NUL");
-        memcpy(line, text + at, n);
-        line[n] = '\0';
-        err_t err = parse_line(line, &t, &seen, why);
-        if (err)
-            return err;
-        at += n + 1;
-    }
-    if (seen != (1u << N_KEYS) - 1)
-        return why_set(why, ERR_CORRUPT, "ticket: a key is missing");
-    *ret = t;
-    return OK;
+    err_t err = key_lines_parse("ticket", text, len, keys, N_KEYS, &t, &seen, why);
+    if (!err && seen != (1u << N_KEYS) - 1)
+        err = why_set(why, ERR_CORRUPT, "ticket: a key is missing");
+    if (!err)
+        *ret = t;
+    return err;
 }
 
 err_t ticket_read(int fd, struct ticket *ret, struct why *why)

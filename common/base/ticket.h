@@ -5,12 +5,13 @@
 #define DTD_COMMON_BASE_TICKET_H
 
 #include "common/base/err.h"
+#include "common/base/key_lines.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 #define TICKET_TOKEN_BYTES 32
-#define TICKET_MAX_BYTES 4096
+#define TICKET_MAX_BYTES KEY_LINES_MAX
 
 struct ticket {
     uint8_t token[TICKET_TOKEN_BYTES];    /* of this process; control uses it to distinguish process starts */

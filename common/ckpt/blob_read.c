@@ -169,7 +169,7 @@ err_t blob_tensor_read(const struct zip_source *src, bool scan, struct blob_tens
         return err;
     const struct zip_entry *data = &x.entry[ZIP_DATA_0];
     if (t.payload_bytes && (!data->there || data->size < t.payload_bytes))
-        return why_set(why, ERR_CORRUPT, "data/0 is shorter than data.pkl says");
+        return why_set(why, ERR_CORRUPT, "data/0 is shorter than its length in data.pkl");
     t.payload = data->payload;
     t.payload_bytes = data->there ? data->size : 0;
     t.crc = data->there ? data->crc : 0;

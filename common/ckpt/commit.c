@@ -163,7 +163,7 @@ static err_t part_put(const char *dir, const struct ckpt_part *part, struct mani
     if (stat(path, &st))
         return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     if ((uint64_t)st.st_size != part->size)
-        return why_set(why, ERR_CORRUPT, "%s has %lld bytes, but its index says %llu", path, (long long)st.st_size,
+        return why_set(why, ERR_CORRUPT, "%s has %lld bytes, but %llu in its index", path, (long long)st.st_size,
                        (unsigned long long)part->size);
     uint32_t *crcs = malloc(((size_t)part->n_crcs + 1) * sizeof(*crcs));
     if (!crcs)

@@ -325,7 +325,7 @@ static err_t abandon_one(int dir, const char *root, const char *name, void *arg)
     if (info.step <= a->after)
         return OK;
     if (info_of(root, name, &info))
-        info.epoch = 0; /* a damaged step has no epoch, whatever its manifest says: it would be in the way of a save */
+        info.epoch = 0; /* a damaged step has no epoch, whatever its manifest has: it would be in the way of a save */
     if (info.epoch >= a->before)
         return OK;
     for (int k = 0; k < 1000; k++) {

@@ -5,7 +5,7 @@
  *
  * For this the highest generation must never disappear: an owner that ends does not remove its lease but marks it as
  * released, and only a successor removes older generations. An owner writes to its own file only, through a descriptor
- * that it opened when it created the file. If it continues after a long pause, its write reaches a file that nobody
+ * that it opened when it created the file. If it continues after a long pause, its write reaches a file that no process
  * reads any more.
  *
  * A lease is a marker (marker.h). It is overwritten in place with the same number of bytes. A reader that meets the

@@ -62,7 +62,7 @@ struct ckpt_lease_watch {
 
 /* Looks once. `me`: NULL: no job. `take_over`: the incarnation of a job whose lease may be taken although it lives; 0:
  * none. After FREE and OWN_JOB, watch->generation is the one to succeed. ret_info: the newest lease; generation 0:
- * there is none. An error of the file system says nothing about the owner, and counts no time. */
+ * there is none. An error of the file system is no evidence about the owner, and counts no time. */
 NODISCARD err_t ckpt_lease_look(const char *root, const struct ckpt_writer_id *me, uint64_t take_over,
                                 struct ckpt_lease_watch *watch, enum ckpt_lease_state *ret,
                                 struct ckpt_lease_info *ret_info, struct why *why);

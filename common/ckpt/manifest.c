@@ -1,5 +1,5 @@
 /* The hash is checked before any field is read, so a later error means that the writer was wrong. All reads are bounded
- * nevertheless, because anybody can compute the hash of a forged manifest. */
+ * nevertheless, because the hash of a forged manifest can be computed, too. */
 #include "common/ckpt/manifest.h"
 
 #include "common/ckpt/le_bytes.h"

@@ -35,7 +35,7 @@ static err_t sizes_check(const struct ckpt *c, struct why *why)
             return why_set(why, ERR_CORRUPT, "%s: %s, but " CKPT_MANIFEST " lists it", path, strerror(errno));
         if ((uint64_t)st.st_size != f->size)
             return why_set(
-                why, ERR_CORRUPT, "%s has %lld bytes, but " CKPT_MANIFEST " says %llu: extent %llu is incomplete", path,
+                why, ERR_CORRUPT, "%s has %lld bytes, but %llu in " CKPT_MANIFEST ": extent %llu is incomplete", path,
                 (long long)st.st_size, (unsigned long long)f->size,
                 (unsigned long long)((uint64_t)st.st_size < f->size ? st.st_size : (off_t)f->size) / CKPT_EXTENT_BYTES);
     }

@@ -104,8 +104,7 @@ err_t ckpt_rename(struct ckpt *c, char *const *rules, int n, struct why *why)
     for (int i = 0; n && !err && i < m->n_tensors; i++) {
         const char *name = m->tensors[i].fqn;
         err = name_map(c, &name, rules, n);
-        m->tensors[i].fqn =
-            (char *)(uintptr_t)name; /* nobody frees it: it points into the strings of `meta` or `kept` */
+        m->tensors[i].fqn = (char *)(uintptr_t)name; /* never freed: it points into the strings of `meta` or `kept` */
     }
     for (int i = 0; n && !err && i < m->n_leaves; i++)
         err = name_map(c, &m->leaves[i].fqn, rules, n);

@@ -240,7 +240,7 @@ static err_t file_check(const char *root, const struct names *n, const struct ck
         err = why_set(why, ERR_CORRUPT, "%s/%s/%s is missing or not a regular file, but its index exists", root,
                       n->partial, n->file);
     else if ((uint64_t)st.st_size != part->size)
-        err = why_set(why, ERR_CORRUPT, "%s/%s/%s has %lld bytes, but its index says %llu", root, n->partial, n->file,
+        err = why_set(why, ERR_CORRUPT, "%s/%s/%s has %lld bytes, but %llu in its index", root, n->partial, n->file,
                       (long long)st.st_size, (unsigned long long)part->size);
     if (fd >= 0)
         close(fd);

@@ -512,10 +512,9 @@ static bool auto_broken(const struct job_spec *j, char ret[SENTENCE])
     const enum pipe_schedule s = j->parallel.schedule;
     const bool planned = s == PIPE_1F1B || s == PIPE_INTERLEAVED || s == PIPE_ZB_H1 || s == PIPE_ZB_V;
     return j->parallel.automatic && job_keeps(j, "schedule") && !planned &&
-           BROKEN(
-               "the planner knows the schedules 1f1b, interleaved, zb-h1 and zb-v, but parallel.schedule is %s: write "
-               "false, or leave parallel.schedule out",
-               job_schedule_row(s)->name);
+           BROKEN("the planner has the schedules 1f1b, interleaved, zb-h1 and zb-v, but parallel.schedule is %s: write "
+                  "false, or leave parallel.schedule out",
+                  job_schedule_row(s)->name);
 }
 
 static bool zero_broken(const struct job_spec *j, char ret[SENTENCE])

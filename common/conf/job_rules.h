@@ -18,7 +18,7 @@ const struct arch_rules *job_arch_rules(enum model_arch arch);
 
 /* Reports the first broken rule at the line of its key, with the remedy. */
 NODISCARD err_t job_rules_check(const struct schema_reader *r, const struct job_spec *job, struct why *why);
-/* Whether the job may compute rows of experts in as many rounds as its parallel.expert_rows says. */
+/* Whether the job may compute rows of experts in as many rounds as its parallel.expert_rows requires. */
 bool job_may_round(const struct job_spec *job);
 /* Whether the job may have parallel.expert_load balanced, whatever it has now. */
 bool job_may_balance(const struct job_spec *job);

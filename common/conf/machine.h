@@ -14,7 +14,7 @@
 struct schema;
 
 /* Units are those of the keys: a bandwidth in 1e9 bytes per second and direction, times in microseconds unless the name
- * says otherwise. */
+ * has another unit. */
 struct machine {
     char *name, *source;
     char *times;                 /* file of measured times (common/plan/estimate/table.h); "": none */

@@ -48,7 +48,7 @@ static err_t open_bits(struct arrow_column *c, struct arrow_batch *b, size_t i, 
     ret->left = 0;
     ret->absent = nulls == 0 || ret->lane.left == 0;
     if (!err && nulls != 0 && ret->absent)
-        err = arrow_column_fail(c, ERR_CORRUPT, "it has nulls, but does not say which; the file is damaged", why);
+        err = arrow_column_fail(c, ERR_CORRUPT, "it has nulls, but no list of them; the file is damaged", why);
     return err;
 }
 

@@ -3,7 +3,7 @@
  * cut a token into two tokens is a merge, and the encoder is the same as for GPT-2.
  *
  * A .tiktoken file has neither a pattern nor special tokens: these are in the code of the libraries that read it. The
- * number of its tokens tells which vocabulary it is. */
+ * number of its tokens identifies its vocabulary. */
 #include "common/data/bpe_priv.h"
 #include "common/data/chain_priv.h"
 

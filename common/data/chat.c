@@ -1,8 +1,8 @@
 /* The published templates are programs in Jinja. Here each is a row: what stands before and behind a text, and which of
  * that is a control token. The text of the other roles is encoded together with what stands before it, as the published
  * templates do. The assistant's is encoded alone, because that is how it comes when the model generates it: behind a
- * complete prompt. Rendering turn by turn to ids, and never to one text, tells exactly which ids are the assistant's.
- */
+ * complete prompt. Because turns are rendered one by one to ids, and never to one text, the ids of the assistant are
+ * known exactly. */
 #include "common/data/chat.h"
 
 #include "common/data/tokenizer.h"

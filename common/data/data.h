@@ -25,8 +25,7 @@ NODISCARD err_t tokenizer_bytes_new(struct tokenizer **ret);
 NODISCARD err_t tokenizer_words_new(const void *vocab, size_t len, bool lowercase, struct tokenizer **ret,
                                     struct why *why);
 /* From vocab.json and merges.txt, in any order, or from a tokenizer.json, a .model of SentencePiece, a .tiktoken or a
- * tekken.json; the content tells which it is. Errors name file, line or field, and cause.
- */
+ * tekken.json; recognized by the content. Errors name file, line or field, and cause. */
 NODISCARD err_t tokenizer_bpe_files(char *const *files, int n, struct tokenizer **ret, struct why *why);
 /* From the content of a `vocab` file: any of these files, or "dtd-bpe 1 N M\n", N bytes of vocab.json, M of merges.txt.
  */

@@ -67,7 +67,7 @@ static err_t read_json(struct datasets_list *l, const char *name, json_t **ret)
 
 /* ---- files ---- */
 
-/* A name that leads out of the folder is refused: the folder may be somebody else's. */
+/* A name that leads out of the folder is refused: the folder may be another user's. */
 static err_t add_file(struct datasets_list *l, const char *name)
 {
     char path[PATH_MAX];

@@ -4,7 +4,7 @@
 
 #include "common/data/source.h"
 
-/* What tells that a file is the same as before. */
+/* By this a file is recognized as the same as before. */
 struct file_identity {
     int64_t bytes, mtime_ns, ctime_ns;
     uint64_t dev, ino;

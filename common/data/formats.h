@@ -10,7 +10,7 @@
 enum input_kind {
     INPUT_TEXT,      /* files are joined: one stream of text */
     INPUT_DOCUMENTS, /* a doc_reader */
-    INPUT_TOKENS,    /* ids that somebody else made, used where they are */
+    INPUT_TOKENS,    /* ids that another program made, used where they are */
 };
 
 struct format_row {

@@ -19,7 +19,7 @@
 #define INDEX_VOCAB "vocab"
 #define INDEX_SHARD "tokens-%05d.bin"
 
-/* A file of somebody else whose tokens the set uses in place. A file that has another size or time is refused. */
+/* A file of another program whose tokens the set uses in place. A file that has another size or time is refused. */
 struct index_place {
     char *path; /* absolute */
     enum token_type type;

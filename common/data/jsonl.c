@@ -44,7 +44,7 @@ struct line_turn {
 struct jsonl_reader {
     struct doc_reader base;
     struct byte_stream *in;
-    char *field; /* NULL: the keys tell the kind */
+    char *field; /* NULL: the keys determine the kind */
     char *label; /* NULL: no label is read */
     enum line_kind kind;
     uint8_t *bytes;

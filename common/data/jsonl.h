@@ -1,7 +1,7 @@
 /* JSON lines: one object per line is one document. For common/data only.
  *
- * Without options->field, the keys tell what a line is: `text`; `input_ids`, with `labels` (-100: not in the loss) or
- * `loss_mask`; `messages`, a list of {role, content}; `prompt` and `completion`, which become two turns with these
+ * Without options->field, the keys determine what a line is: `text`; `input_ids`, with `labels` (-100: not in the loss)
+ * or `loss_mask`; `messages`, a list of {role, content}; `prompt` and `completion`, which become two turns with these
  * names as roles. All lines of a file are of one kind, and a line that may be two kinds is refused. */
 #ifndef DTD_COMMON_DATA_JSONL_H
 #define DTD_COMMON_DATA_JSONL_H

@@ -1,7 +1,7 @@
 /* The sequence of sources is periodic, because weights are integers: with a sum of N, N positions contain each source
- * as often as its weight says. A period is computed once and stored as a table, so a position costs a lookup. Copy k
- * (from 1) of a source with weight w, in positions from 1, must come after (k - 1) N / w, else the source would be a
- * whole sample ahead, and not after the first position at or above k N / w, else it would be a whole sample behind. The
+ * as often as its weight. A period is computed once and stored as a table, so a position costs a lookup. Copy k (from
+ * 1) of a source with weight w, in positions from 1, must come after (k - 1) N / w, else the source would be a whole
+ * sample ahead, and not after the first position at or above k N / w, else it would be a whole sample behind. The
  * earliest deadline first meets all of these limits (Steiner and Yeomans 1993; Tijdeman 1980 has the bound).
  *
  * When a source with a limit of passes is used up, a new segment of the sequence begins, with its own period. */

@@ -20,7 +20,7 @@ err_t parquet_fail(const struct parquet_column *c, err_t err, struct why *why, c
 
 static err_t fail_values(const struct parquet_column *c, struct why *why)
 {
-    return parquet_fail(c, ERR_CORRUPT, why, "the values of a page are damaged, or fewer than its header says");
+    return parquet_fail(c, ERR_CORRUPT, why, "the values of a page are damaged, or fewer than in its header");
 }
 
 void parquet_column_group(struct parquet_column *c, int group)

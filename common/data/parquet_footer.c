@@ -412,7 +412,7 @@ static err_t chunk_of(const struct parquet_footer *f, const struct pq_chunk_head
     if (h->other_file.len)
         return why_set(why, ERR_UNSUPPORTED, "%s is in another file; write one file", where);
     if (!m->there)
-        return why_set(why, ERR_CORRUPT, "%s: the footer does not say where it is", where);
+        return why_set(why, ERR_CORRUPT, "%s: the footer lacks its offset", where);
     if (codec_of(m->codec, &ret->codec, &name))
         return why_set(why, ERR_UNSUPPORTED,
                        "%s: the compression is %s; none, snappy, gzip, zstd and lz4_raw can be read", where, name);
@@ -422,8 +422,7 @@ static err_t chunk_of(const struct parquet_footer *f, const struct pq_chunk_head
     ret->bytes = m->bytes;
     ret->values = m->values;
     if (ret->at < 4 || ret->bytes < 0 || ret->values < 0 || ret->at > f->data_end || ret->bytes > f->data_end - ret->at)
-        return why_set(why, ERR_CORRUPT, "%s: the footer says that it is outside the file; the footer is damaged",
-                       where);
+        return why_set(why, ERR_CORRUPT, "%s: by the footer it is outside the file; the footer is damaged", where);
     return OK;
 }
 

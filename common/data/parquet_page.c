@@ -237,7 +237,7 @@ static bool take_levels_v1(const uint8_t **p, const uint8_t *end, int max, struc
 static err_t begin_values(struct parquet_column *c, int64_t n, int64_t encoding, const uint8_t *p, struct why *why)
 {
     if (n < 0 || n > INT32_MAX || n > c->chunk_left)
-        return parquet_fail(c, ERR_CORRUPT, why, "the pages have more values than the footer says");
+        return parquet_fail(c, ERR_CORRUPT, why, "the pages have more values than the footer has");
     err_t err = check_encoding(c, encoding, why);
     if (err)
         return err;
@@ -304,7 +304,7 @@ err_t parquet_page_next(struct parquet_column *c, struct why *why)
     err_t err = OK;
     while (!err && c->page_left == 0) {
         if (c->at >= c->end)
-            return parquet_fail(c, ERR_CORRUPT, why, "the pages have fewer values than the footer says");
+            return parquet_fail(c, ERR_CORRUPT, why, "the pages have fewer values than the footer has");
         err = load_page(c, why);
     }
     return err;

@@ -1,4 +1,4 @@
-/* Files of somebody else whose tokens a set uses in place: how a change of such a file is noticed. For common/data
+/* Files of other programs whose tokens a set uses in place: how a change of such a file is noticed. For common/data
  * only. */
 #ifndef DTD_COMMON_DATA_PLACE_H
 #define DTD_COMMON_DATA_PLACE_H

@@ -5,7 +5,7 @@
  * The set is written to a new folder and renamed when it is durable. If two processes prepare the same set, both write
  * it; the second rename fails, and both use the set of the first.
  *
- * Every few seconds the files become durable and a journal says how far they go (unfinished.h). Documents continue
+ * Every few seconds the files become durable and a journal states how far they go (unfinished.h). Documents continue
  * behind the last batch that was written. A text continues at the first byte that its encoder has not encoded yet: what
  * it encodes does not depend on the bytes before, except that they exist. */
 #include "common/base/clock.h"

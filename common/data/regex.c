@@ -245,7 +245,7 @@ static bool takes(struct regex_matcher *m, uint32_t c)
 }
 
 /* Tries texts of one character. A look-ahead sees the end of the text there, and a space in a longer text: only one
- * that tells these apart would matter, and words_kept refuses those. */
+ * that distinguishes these would matter, and words_kept refuses those. */
 static err_t words_check(struct regex *r, const struct regex_program *p)
 {
     struct regex_matcher *m;

@@ -99,7 +99,7 @@ static err_t load_tokenizer(struct data_set *d, struct why *why)
     else if (!err && (err = tokenizer_bytes_new(&d->tokenizer)))
         why_set(why, err, "%s", err_text(err));
     if (!err && tokenizer_vocab(d->tokenizer) != d->index.vocab)
-        err = why_set(why, ERR_CORRUPT, "%s: %lld tokens, but the index says %lld", path,
+        err = why_set(why, ERR_CORRUPT, "%s: %lld tokens, but %lld in the index", path,
                       (long long)tokenizer_vocab(d->tokenizer), (long long)d->index.vocab);
     return err;
 }
@@ -127,7 +127,7 @@ static err_t map_own(struct data_set *d, const char *name, int64_t bytes, struct
     if (fstat(fd, &st))
         err = why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
     else if (st.st_size != bytes)
-        err = why_set(why, ERR_CORRUPT, "%s: %lld bytes, but the index says %lld", path, (long long)st.st_size,
+        err = why_set(why, ERR_CORRUPT, "%s: %lld bytes, but %lld in the index", path, (long long)st.st_size,
                       (long long)bytes);
     else
         err = map_file(ret, fd, path, (size_t)bytes, why);
@@ -135,7 +135,7 @@ static err_t map_own(struct data_set *d, const char *name, int64_t bytes, struct
     return err;
 }
 
-/* Maps somebody else's file of tokens. ERR_CORRUPT, as for a damaged set, if it is gone or has changed: preparing it
+/* Maps another program's file of tokens. ERR_CORRUPT, as for a damaged set, if it is gone or has changed: preparing it
  * again mends the set. */
 static err_t map_place(const struct index_place *p, struct mapped *ret, struct why *why)
 {

@@ -42,7 +42,7 @@ struct document {
     int64_t row;         /* in the file, from 0: for messages */
     const uint8_t *text; /* UTF-8 is not checked here */
     size_t len;
-    const int32_t *ids;     /* tokens that somebody else made */
+    const int32_t *ids;     /* tokens that another program made */
     const uint8_t *weights; /* n_ids: 1 if the token's prediction counts in the loss, 0 if not; NULL: all count */
     int64_t n_ids;
     const struct doc_turn *turns;

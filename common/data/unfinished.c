@@ -1,8 +1,8 @@
 /* The hash covers the contents of all files, the tokenizer and the rules, so a folder with this hash can be continued
  * whatever happened to names and times of the files. Reading everything for the hash takes far less time than encoding.
  *
- * flock(2) keeps two processes out of one folder; the system releases it when a process dies. The lock may be that of a
- * folder that was published or removed meanwhile, so its place is compared after locking. */
+ * flock(2) keeps two processes out of one folder; the system releases it when a process exits. The lock may be that of
+ * a folder that was published or removed meanwhile, so its place is compared after locking. */
 #include "common/data/unfinished.h"
 
 #include "common/base/file.h"

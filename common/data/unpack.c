@@ -27,7 +27,7 @@ static err_t unpack_gzip(const uint8_t *in, size_t in_len, uint8_t *out, size_t 
     int rc;
     if (in_len > UINT_MAX || out_len > UINT_MAX)
         return ERR_CORRUPT;
-    if (inflateInit2(&z, 15 + 32) != Z_OK) /* the largest window; gzip or zlib, as the head says */
+    if (inflateInit2(&z, 15 + 32) != Z_OK) /* the largest window; gzip or zlib, by the head */
         return ERR_NOMEM;
     do
         rc = inflate(&z, Z_FINISH);

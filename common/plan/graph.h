@@ -145,7 +145,7 @@ struct graph_router {
 
 /* The most tokens of a sample of `seq` tokens that an expert of the router computes: seq k / experts * capacity,
  * rounded up. A product that is above a whole number by less than a billionth of itself is that number, so that factors
- * with decimals mean what they say (10 * 1.1 in float64 is above 11). */
+ * with decimals have their exact meaning (10 * 1.1 in float64 is above 11). */
 int64_t graph_capacity(const struct graph_router *r, int64_t seq);
 
 struct graph_node {

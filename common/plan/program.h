@@ -53,6 +53,16 @@ enum slot_index {
 /* Padded rows begin at multiples of this many bytes (compile/pitch.c gives the reasons). */
 #define PLAN_ROW_BYTES 128
 
+/* The worker places the spaces one after another. Each begins at a multiple of this many bytes, as memory from
+ * cudaMalloc does, so it shares no line of a cache with another. */
+#define PLAN_SPACE_ALIGN 256
+
+/* Bytes that the worker reserves for a space of `bytes`. */
+static inline int64_t plan_space_reserved(int64_t bytes)
+{
+    return (bytes + PLAN_SPACE_ALIGN - 1) / PLAN_SPACE_ALIGN * PLAN_SPACE_ALIGN;
+}
+
 struct buffer {
     int tensor;                     /* graph tensor; -1: none, the compiler added the buffer */
     char name[GRAPH_NAME_MAX + 16]; /* "layers.0.attention.wq.weight.grad" */
@@ -103,7 +113,7 @@ struct buffer {
  *   rope                  m tokens, heads, head_dim, lda (row stride), OPF_INVERSE; pos0 0, seq is program.seq
  *   attention, _grad      m samples, heads, kv_heads, head_dim, OPF_CAUSAL; lda: stride of q and d_q, ldb: of k, v,
  *                         d_k and d_v, ldc: of o and d_o; seq is program.seq. Where q, k and v are columns of one
- *                         matrix, operand.col says which. window, softcap and scale as kern_attention. begin: the
+ *                         matrix, operand.col selects them. window, softcap and scale as kern_attention. begin: the
  *                         position in its sample at which the document of each query begins
  *   attention_cached      decoding: m tokens of all runs, heads, kv_heads, head_dim, strides as attention. Keys and
  *                         values enter the cache of their sequence; then each token sees the cache up to itself. The

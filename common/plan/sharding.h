@@ -40,7 +40,7 @@ int sharding_cut_box(const struct graph_cut *cut, int parts, int i, int *ret_box
 /* Elements of a dimension of `extent` that index `i` has, over all segments. */
 int64_t sharding_cut_extent(const struct graph_cut *cut, int64_t extent, int parts, int i);
 
-/* A pipeline stage: a contiguous range of nodes. placement.h says which rank holds it. */
+/* A pipeline stage: a contiguous range of nodes. placement.h has the rank that holds it. */
 struct sharding_stage {
     int first_node, end_node;
 };

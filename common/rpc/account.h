@@ -2,9 +2,9 @@
  * time of the loop that their requests use. The owner of a listener gives each connection the account of its user.
  *
  * A user whose requests have used the loop for RPC_TURN_NS rests for as long, so that one turn of the loop is short for
- * everybody else. A user whose connections hold half of max_bytes of
- * unread answers is not read any more. Each connection that reads nothing then for RPC_STALL_FULL_MS is closed; and if
- * the answers to requests that were read before exceed max_bytes, the connection that holds most is closed at once.
+ * all other users. A user whose connections hold half of max_bytes of unread answers is not read any more. Each
+ * connection that reads nothing then for RPC_STALL_FULL_MS is closed; and if the answers to requests that were read
+ * before exceed max_bytes, the connection that holds most is closed at once.
  *
  * Loop thread. An account must outlive its connections and calls (rpc_account_is_idle). */
 #ifndef DTD_COMMON_RPC_ACCOUNT_H

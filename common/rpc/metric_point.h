@@ -34,7 +34,7 @@ void metric_point_set(struct metric_point *p, const struct metric *row);
 void metric_point_merge(struct metric_point *p, const struct metric_point *newer);
 NODISCARD err_t metric_points_add(struct metric_points *points, const struct metric_point *p);
 
-/* Whether the spread of this metric says more than the last value: step, epoch and times only rise. */
+/* Whether the spread of this metric informs more than the last value: step, epoch and times only rise. */
 bool metric_has_spread(const struct field *f);
 
 #endif

@@ -29,7 +29,7 @@
     X(GREETING_PURPOSE, 4, "this key does not open a tunnel for this purpose")            \
     X(GREETING_FULL, 5, "it has reached its maximum number of tunnels")                   \
     X(GREETING_PROOF, 6, "the signature of the identity is wrong")                        \
-    X(GREETING_STRANGER, 7, "it knows no node of this name")                              \
+    X(GREETING_STRANGER, 7, "it lists no node of this name")                              \
     X(GREETING_OTHER, 8, "the node of this name has another identity")                    \
     X(GREETING_REMOVED, 9, "the node was removed from the cluster")                       \
     X(GREETING_NEEDS_TOKEN, 10, "joining the cluster needs a token: dtctl cluster token") \

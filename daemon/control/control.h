@@ -30,7 +30,7 @@ struct control {
     struct c10d_registry c10d;      /* this node's c10d stores and its tunnels to those of other nodes */
     struct c10d_owners c10d_owners; /* leader only: which node has which store */
     struct rpc_server rpc;
-    bool log_warned;               /* the log's disk is full, and an incident says so */
+    bool log_warned;               /* the log's disk is full, and an incident reports it */
     bool listed;                   /* the supervisor has sent the list of processes */
     void (*log_closed)(void *arg); /* called when the log has been closed for the cluster */
     void *log_closed_arg;

@@ -151,7 +151,6 @@ static void on_lead(void *owner)
 static void forget_watches(struct job *j)
 {
     rpc_watch_forget(j);
-    rpc_usage_forget(j);
 }
 
 static void on_follow(void *owner)

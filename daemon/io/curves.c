@@ -111,8 +111,8 @@ static void files_add(struct curves_files *f, const struct buf *lines)
     free(rows);
 }
 
-/* Only a job that has done all of its steps has ended for certain: this dtd-io cannot tell another end from a move to
- * another node. */
+/* Only a job that has done all of its steps has ended for certain: this dtd-io cannot distinguish another end from a
+ * move to another node. */
 static void files_end(struct curves_files *f)
 {
     struct why why = {""};

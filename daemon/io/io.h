@@ -157,7 +157,7 @@ struct io_owner {
     uv_timer_t renew, look;
     bool renewing;
     err_t warned;            /* of the last renewal */
-    struct io_work *waiting; /* the SCAN that waits until it can tell whether the owner lives, or NULL */
+    struct io_work *waiting; /* the SCAN that waits until it is known whether the owner lives, or NULL */
 };
 /* In a thread. `scan`: before the epoch is in the log. ERR_AGAIN: another job has the lease, and it is not known yet
  * whether that job lives; repeat. ERR_OWNED: it lives. ERR_STALE: a later epoch of this job has the lease. */

@@ -1,5 +1,5 @@
 /* The tree has two levels below dtd-RANDOM because a process is ended alone, while memory is shared by all processes of
- * a job: its limit is on the upper level, and the kernel's count of kills, which tells whose process it was, on the
+ * a job: its limit is on the upper level, and the kernel's count of kills, which shows whose process it was, on the
  * lower. The kernel allows controllers only where no process is on the same level, hence the group `daemon`. */
 #include "daemon/supervisor/cgroup.h"
 
@@ -22,7 +22,7 @@
 
 #define NAME_MAX_BYTES 64
 #define TEXT_MAX (64 << 10)   /* /proc/self/mountinfo of a machine with hundreds of mounts */
-#define DEFAULT_WEIGHT 100    /* cpu.weight of a group that nobody has changed */
+#define DEFAULT_WEIGHT 100    /* cpu.weight of a group by default */
 #define DAEMON_WEIGHT "1000"  /* ten workers': control needs little, but at once, also beside a job that forks */
 #define MAX_WEIGHT 10000      /* the kernel's limit */
 #define CPU_PERIOD_US 100000  /* the kernel's default */

@@ -27,7 +27,7 @@ void descend_mark(uint64_t job, int slot, char ret[DESCEND_MARK_BYTES]);
 struct descend {
     const char *mark; /* of the process that has ended */
     uid_t uid;        /* its user */
-    bool alone;       /* orphans of this user without a mark are ended, too: nobody else can have started them */
+    bool alone;       /* orphans of this user without a mark are ended, too: no other program can have started them */
     /* Whether a child of this process is one that it started itself, and no orphan. */
     bool (*is_own)(void *owner, pid_t pid);
     void *owner;

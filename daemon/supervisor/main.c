@@ -245,7 +245,7 @@ static err_t start_system(struct supervisor *s, const char *run, const char *use
     return err == ERR_NOTFOUND ? why_prefix(why, ERR_INVALID, "user (create it with `systemd-sysusers`)") : err;
 }
 
-/* dtd-web speaks to strangers, so it must have no rights by its user. */
+/* dtd-web serves unknown hosts, so it must have no rights by its user. */
 static err_t find_web_user(struct supervisor *s, const char *name, struct why *why)
 {
     err_t err = user_by_name(name, &s->web_user, why);

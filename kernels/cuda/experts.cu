@@ -23,7 +23,7 @@ struct sort {
 };
 
 /* Visits the warp's chunk, 32 choices at a time. next[e], in shared memory, is the number of choices of e so far, added
- * to what counts[chunk, e] says if PLACE. */
+ * to counts[chunk, e] if PLACE. */
 template <bool PLACE> static __global__ void __launch_bounds__(CUDA_WARP) sort_chunk(struct sort a)
 {
     int32_t *next = (int32_t *)cuda_shared(), *counts = a.counts + blockIdx.x * a.experts;

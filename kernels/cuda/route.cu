@@ -197,7 +197,7 @@ struct route_piece {
     double *sums;      /* [sets, KERN_ROUTE_NUMBERS] */
 };
 
-/* The numbers of one token, as KERN_ROUTE_NUMBERS says. */
+/* The numbers of one token, in the order of KERN_ROUTE_NUMBERS. */
 static __device__ void write_numbers(const struct kern_router &r, const struct token_scores &t, const int *ids,
                                      double *numbers)
 {

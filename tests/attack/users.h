@@ -9,7 +9,7 @@
 #define ALICE "daemon" /* two users that every Debian system has */
 #define MALLORY "games"
 
-/* Skips the test if it does not run as root, or the machine lacks one of the users and nobody. */
+/* Skips the test if it does not run as root, or the machine lacks one of the users or the user nobody. */
 void users_require(void);
 /* Starts a process of the user that runs `fn` and exits with the value it returns. The kernel kills it when the test
  * exits. */

@@ -5,10 +5,10 @@
  * operation, which other programs on the same cores disturb little. `replayed_s` plays the step with these times: each
  * operation of each rank takes the median over the steps, a collective the lower quartile of the time of the rank that
  * arrived last; ranks wait for each other as in the forecast. So it is the step's time on an idle machine. `forecast_s`
- * plays it with the times of the table. `least_s` is the shortest step by the clock; `load` says how many programs
- * wanted to run. `ops` has the time of each kind of operation of rank 0, measured and from the table.
+ * plays it with the times of the table. `least_s` is the shortest step by the clock; `load` has the number of programs
+ * that could run. `ops` has the time of each kind of operation of rank 0, measured and from the table.
  *
- * Memory: `planned_bytes` is what the plan says of a rank's spaces (rank 0), `used_bytes` what the engine allocates. */
+ * Memory: `planned_bytes` is the plan's size of a rank's spaces (rank 0), `used_bytes` what the engine allocates. */
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/rng.h"

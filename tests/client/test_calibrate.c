@@ -1,5 +1,5 @@
-/* dtctl plan --calibrate: the machine file of this node, what it refuses, and that the planner uses the file. How fast
- * this machine is nobody knows beforehand, so numbers are compared with ranges and with a second measurement. */
+/* dtctl plan --calibrate: the machine file of this node, what it refuses, and that the planner uses the file. The speed
+ * of this machine is not known beforehand, so numbers are compared with ranges and with a second measurement. */
 #include "common/conf/machine.h"
 #include "tests/client/run.h"
 #include "tests/lib/test.h"

@@ -462,7 +462,7 @@ TEST(every_field_counts_or_is_refused)
         n += mutate_all(config, config, (const char *)before.data);
         assert_true(config_text(config, &again));
         assert_string_equal((const char *)again.data, (const char *)before.data);
-        for (int k = 0; k < 3; k++) { /* fields that nobody knows */
+        for (int k = 0; k < 3; k++) { /* unknown fields */
             static const char *const unknown[] = {"new_factor", "window_of_experts", "alibi"};
             struct buf none = {0};
             json_object_set_new(config, unknown[k], json_real(2));
@@ -541,8 +541,8 @@ TEST(configs_that_are_refused)
         {"{" LLAMA ", \"sliding_window\": 9}", ERR_UNSUPPORTED, "sliding_window is set"},
         {"{\"model_type\": \"llama\"}", ERR_INVALID, "hidden_size is missing"},
         {"{" LLAMA ", \"quantization_config\": {\"bits\": 4}}", ERR_UNSUPPORTED,
-         "does not know the field quantization_config"},
-        {"{" LLAMA ", \"residual_multiplier\": 2}", ERR_UNSUPPORTED, "does not know the field residual_multiplier"},
+         "does not support the field quantization_config"},
+        {"{" LLAMA ", \"residual_multiplier\": 2}", ERR_UNSUPPORTED, "does not support the field residual_multiplier"},
         {"{" LLAMA ", \"hidden_act\": \"quick_gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"quick_gelu\""},
         {"{" LLAMA ", \"hidden_act\": \"gelu\"}", ERR_UNSUPPORTED, "hidden_act is \"gelu\"; dtd supports \"silu\""},
         {"{" LLAMA ", \"head_dim\": -2}", ERR_INVALID, "head_dim is missing or not a number"},
@@ -552,7 +552,7 @@ TEST(configs_that_are_refused)
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": -2}}", ERR_INVALID,
          "factor is not a number"},
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"slope\": 1}}", ERR_UNSUPPORTED,
-         "rotary positions of the type linear have the field slope, which dtd does not know"},
+         "rotary positions of the type linear have the field slope, which dtd does not support"},
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta_fast\": 1}}", ERR_UNSUPPORTED,
          "the type linear have the field beta_fast"},
         {"{" LLAMA ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"truncate\": 1}}", ERR_INVALID,

@@ -174,6 +174,14 @@ static int entries_read(struct manual_entry *ret, int max)
     return n;
 }
 
+/* Terminals have 80 columns, and a longer line breaks within words. */
+static void lines_fit(const char *command, const char *text)
+{
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
+        if (strcspn(line, "\n") > 80)
+            fail_msg("%s: a line has more than 80 columns: %.*s", command, (int)strcspn(line, "\n"), line);
+}
+
 /* Calls `check` with the name and the options of every command, by their help. For a group such as ckpt, these are its
  * subcommands. */
 static void commands_visit(void (*check)(const char *command, const struct name_set *options, void *arg), void *arg)
@@ -186,6 +194,7 @@ static void commands_visit(void (*check)(const char *command, const struct name_
     for (int i = 0; i < n_commands; i++) {
         snprintf(line, sizeof(line), "dtctl %s --help", commands[i].name);
         run_expect(&r, 0, line);
+        lines_fit(line, r.out);
         const char *list = strstr(r.out, " COMMAND [ARGUMENT...]\n\nCommands:\n");
         if (!list || strcmp(commands[i].name, "help") == 0) {
             name_set_add(&names, commands[i].name, strlen(commands[i].name));
@@ -200,12 +209,20 @@ static void commands_visit(void (*check)(const char *command, const struct name_
         struct name_set all = {0}, options = {0};
         snprintf(line, sizeof(line), "dtctl %s --help", names.name[i]);
         run_expect(&r, 0, line);
+        lines_fit(line, r.out);
         help_options(r.out, &all);
         for (int k = 0; k < all.n; k++)
             if (strcmp(all.name[k], "--dtd-dir") != 0 && strcmp(all.name[k], "--output") != 0)
                 name_set_add(&options, all.name[k], strlen(all.name[k]));
         check(names.name[i], &options, arg);
     }
+}
+
+TEST(the_list_of_commands_fits)
+{
+    struct run_result r;
+    run_expect(&r, 0, "dtctl help");
+    lines_fit("dtctl help", r.out);
 }
 
 struct manual {
@@ -234,6 +251,24 @@ TEST(dtctl_1_describes_the_commands_and_their_options)
     for (int i = 0; i < m.n; i++)
         if (!m.seen[i])
             fail_msg("dtctl(1) describes %s, which is no command", m.entries[i].command);
+}
+
+/* Without its tag, an option becomes a part of the paragraph before it. */
+TEST(every_option_has_a_tag)
+{
+    static const char *const files[] = {"docs/man/dtctl.1", "docs/man/dtd.8", "docs/man/dt-worker.8",
+                                        "docs/man/dtd-web.8"};
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        struct page p;
+        bool tag = false;
+        page_open(&p, files[i]);
+        while (page_next(&p)) {
+            if (!tag && strncmp(p.line, "\\fB\\-", 5) == 0)
+                fail_msg("%s: no .TP before %s", files[i], p.line);
+            tag = strcmp(p.line, ".TP") == 0;
+        }
+        free(p.text);
+    }
 }
 
 static void options_section(const char *file, struct name_set *ret)

@@ -436,7 +436,7 @@ TEST(a_run_that_fits_on_no_nodes_is_refused_in_every_form)
                  "cost %s",
                  forms[i]);
         run_expect(&r, 2, line);
-        expect_text(r.err, "no layout fits on these numbers of nodes: --search says what is missing");
+        expect_text(r.err, "no layout fits on these numbers of nodes: --search shows what is missing");
     }
 }
 
@@ -751,7 +751,7 @@ TEST(wrong_machines_and_options_are_refused)
     }
 }
 
-/* Runs that others measured: the page docs/use/course.md says within 10 %. */
+/* Runs that others measured: docs/use/course.md promises errors within 10 %. */
 TEST(the_runs_of_the_course_are_forecast)
 {
     static const double measured_min[] = {92, 25, 14};

@@ -74,7 +74,7 @@ static void step_make(struct made *m, int64_t step, uint64_t epoch)
     row_make(m, step, epoch, evaluated);
     if (saved)
         m->checkpoint[m->n_checkpoints++] = (struct client_checkpoint){.step = step};
-    if (saved && (step + 1) % 7 != 0) /* no evaluation follows, in which a stall cannot be told apart */
+    if (saved && (step + 1) % 7 != 0) /* no evaluation follows, in which a stall cannot be distinguished */
         pass(m, 11, LEDGER_STALL);
 }
 
@@ -252,7 +252,7 @@ TEST(usage_lines)
     assert_true(usage_mean(&u, USAGE_cpu, 1) == 5);
     assert_true(isnan(usage_mean(&u, USAGE_gpu_util, -1)));
     assert_true(usage_most(&u, USAGE_cpu) == 5);
-    /* Rank 1 waits 0.2 s of 0.5 s for rank 0, which waits for nobody. */
+    /* Rank 1 waits 0.2 s of 0.5 s for rank 0, which waits for no rank. */
     assert_true(fabs(usage_wait_at(&u, 1000) - 0.2) < 1e-12);
     assert_true(usage_wait_at(&u, 1500) == 0); /* no times of steps then */
     usage_samples_fini(&u);

@@ -225,7 +225,7 @@ TEST(resume_of_a_folder)
 }
 
 /* A mixture: its sources are prepared one by one, the plan names the passes over each, and a resume keeps the order of
- * the data unless it is told not to. */
+ * the data unless data.order is new. */
 TEST(a_mixture_is_planned_and_resumed)
 {
     const struct fake_script script = {.steps = 20, .end_state = "done", .checkpoint_dir = root};

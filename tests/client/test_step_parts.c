@@ -128,7 +128,7 @@ TEST(a_slow_rank_is_named)
     usage_sample_fini(&s);
 }
 
-/* The first stage has most work; the second waits for it, which says nothing of the slowest stage. */
+/* The first stage has most work; the second waits for it, which does not concern the slowest stage. */
 TEST(the_longest_stage_counts)
 {
     struct usage_sample s = sample_as_forecast();

@@ -1,6 +1,6 @@
 # caller.sh: a command inherits from the caller of `dtctl run` what a program inherits over execve, and nothing from the
 # daemon: variables, arguments, umask, limits, ignored and blocked signals, cores. The same program, started without dtd,
-# says what is right.
+# is the oracle.
 . "$(dirname "$0")/lib.sh"
 mkdir "$tmp/work"
 cat >"$tmp/as.py" <<'P'

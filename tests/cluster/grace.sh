@@ -103,7 +103,7 @@ job=$(submit --set checkpoint.dir=done --set run.grace_seconds=0)
 wait_done "$job"
 [ "$(status "$job" | jq -c '[.worker[].exit_status]')" = '[0,0]' ] || fail "workers of a job that is done were killed: $(status "$job")"
 
-# A worker that is stopped by SIGSTOP cannot save. Its time of grace ends, or another cancel ends it; the reason says that
+# A worker that is stopped by SIGSTOP cannot save. Its time of grace ends, or another cancel ends it; the reason reports that
 # nothing was saved.
 for how in grace another; do
   train "none-$how"

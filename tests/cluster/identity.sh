@@ -88,7 +88,7 @@ sleep 3
 cluster_has "$keeper" ".node | length == 3" >/dev/null || fail "the evicted node is in the cluster again"
 has_workers "$victim" && fail "the evicted node has workers again"
 
-# Its key and the tokens that it has seen let nobody in.
+# Its key and the tokens that it has seen admit no node.
 rm -rf "$tmp/thief"
 port_thief=$(port)
 begin thief

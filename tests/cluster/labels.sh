@@ -1,4 +1,4 @@
-# Classification: rows of a text and a label, on several layouts. The loss of labels that the texts tell falls, validation
+# Classification: rows of a text and a label, on several layouts. The loss of labels that follow from the texts falls, validation
 # and test are over all texts, and the export is a model of sequence classification. Labels that the model lacks are
 # refused, and so are rows without one.
 . "$(dirname "$0")/lib.sh"

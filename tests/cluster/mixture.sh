@@ -1,5 +1,5 @@
 # A mixture of three sources, of which one leaves during the run: resumed on other numbers of workers, it ends with the
-# tensors of a whole run, bit for bit, and a resume with other weights is refused unless it is told to take a new order.
+# tensors of a whole run, bit for bit, and a resume with other weights is refused unless data.order is new.
 . "$(dirname "$0")/lib.sh"
 write_job
 for i in 1 2 3; do

@@ -19,7 +19,7 @@ leader=$(cluster a | jq -er .leader)
 v=$(other "$leader")
 copy "$v"
 two=$(next a 2)
-sleep 1.5 # the leader has told the others what v has acknowledged
+sleep 1.5 # the leader has sent the others what v has acknowledged
 kill_node "$v"
 restore "$v"
 on "$v" up >/dev/null

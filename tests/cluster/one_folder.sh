@@ -1,5 +1,5 @@
 # One checkpoint folder has one owner: two jobs of one dtd under two names, and jobs of two dtds that share nothing but the
-# folder (a requeue, a second sbatch, a resume with another DTD_DIR). Whoever comes second is refused and says who is there;
+# folder (a requeue, a second sbatch, a resume with another DTD_DIR). The second one is refused, and its message names the first;
 # --take-over turns it around, and the owner that lost ends at once; an owner that was killed is succeeded after a while.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"

@@ -1,6 +1,6 @@
 # profile.sh: dtctl profile of a pipeline of four ranks and of a layout with sharding: the trace keeps its rules, the order
 # of the pipeline is that of the textbook, and the sums are those of the workers. Then what is refused: a job that has
-# ended, a command, a second profile, a folder that cannot be written; and what may happen in between: a rank dies, the
+# ended, a command, a second profile, a folder that cannot be written; and what may happen in between: a rank is killed, the
 # disk is full, the job reaches its last step.
 . "$(dirname "$0")/lib.sh"
 write_job
@@ -65,7 +65,7 @@ zcat "$tmp/mesh.json.gz" | jq -e '[.traceEvents[] | select(.ph == "X" and .pid =
   map(select(. == "save")) == ["save", "save", "save"] and map(select(. == "evaluate")) == ["evaluate", "evaluate"]' >/dev/null ||
   fail "saves or evaluations are missing"
 
-# A rank dies: the profile ends with the cause, and the next one of the new epoch succeeds.
+# A rank is killed: the profile ends with the cause, and the next one of the new epoch succeeds.
 dtctl profile "$job" --steps 64 --to "$tmp/dead.json.gz" >"$tmp/said" 2>&1 &
 victim=$!
 wait_for 20 "the profile to begin" grep -q "profile begins" "$DTD_DIR/jobs/$job/rank-2.log"

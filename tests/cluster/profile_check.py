@@ -62,7 +62,7 @@ if len(traces) == 1:
         f, s = sorted(ends, key=lambda e: e["ph"])
         assert f["bp"] == "e" and s["of"]["args"]["Dst Rank"] == f["rank"] and f["of"]["args"]["Src Rank"] == s["rank"]
         assert s["of"]["args"]["bytes"] == f["of"]["args"]["bytes"] > 0
-        # each end may be wrong by what the trace says
+        # each end may be wrong by the uncertainty in the trace
         slack = 2 * first["dtd"]["clock_error_ns"]
         assert ns(f["ts"]) >= ns(s["ts"]) - slack, ("a message arrives before it is sent", s, f)
 if a.messages is not None:

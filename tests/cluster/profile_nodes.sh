@@ -1,5 +1,5 @@
 # profile_nodes.sh: dtctl profile of a pipeline over two nodes whose monotonic clocks differ by 5,000 s (a time namespace):
-# the trace has one time axis, on which messages arrive after they were sent, and says how precise it is.
+# the trace has one time axis, on which messages arrive after they were sent, and states how precise it is.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/several.sh"
 unshare --time --monotonic 5000 true 2>/dev/null || skip "no time namespace can be created here"

@@ -1,5 +1,5 @@
 # A state directory that two hosts see. The second host is a namespace with another host name and another boot id, where the
-# file of the socket exists and nobody listens on it. dtctl there names the first host at once and signals no process.
+# file of the socket exists and no process listens on it. dtctl there names the first host at once and signals no process.
 . "$DTD_SOURCE/tests/cluster/lib.sh"
 how=(-m -u)
 [ "$(id -u)" = 0 ] || how+=(-U -r)

@@ -1,6 +1,6 @@
 # data.stage: a node's workers share one copy of the data, which changes no bit of the training and has no name, and
 # nothing of it is left after the job's end, a cancel, or kill -9 of anything. Without room the data is read in place, and the
-# log says why, once.
+# log has the reason, once.
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "a small file system can only be mounted by root"
 mkdir "$tmp/small"
@@ -36,7 +36,7 @@ for where in shm "$near" auto; do
 done
 wait_for 10 "the copy's end with its job" is_free
 
-# no room, or no folder that can be used: in place, and one line says why
+# no room, or no folder that can be used: in place, and one line has the reason
 mkdir "$tmp/elsewhere"
 ln -s "$tmp/elsewhere" "$tmp/link"
 head -c 400m /dev/zero >"$near/ballast" 2>/dev/null || true

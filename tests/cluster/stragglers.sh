@@ -1,5 +1,5 @@
 # A rank that computes slowly is named by its number, and only this one: its peers wait for it, so their steps take as
-# long as its own. Before and after, nobody is named, and neither is a rank that is slow for one step.
+# long as its own. Before and after, no rank is named, and neither is a rank that is slow for one step.
 . "$(dirname "$0")/lib.sh"
 [ -n "${SLOW_LIBRARY:-}" ] || skip "built with a sanitizer, which must be loaded first"
 

@@ -42,7 +42,7 @@ static void check_and_time(const struct schedule *s)
         abort();
 }
 
-/* PyTorch's form has as many stages as the largest in it says, so it keeps a schedule that has the last one. */
+/* PyTorch's form has as many stages as the largest number in it, so it keeps a schedule that has the last one. */
 static bool has_all_stages(const struct schedule *s)
 {
     int last = 0;

@@ -418,7 +418,7 @@ def check_refusals(folder):
     save_file(turned_over, path, metadata={"format": "pt"})
     refused("transposed experts", "the experts' matrices are transposed", "ckpt", "import", folder + "/fused", folder + "/x")
     made("mixtral", intermediate_size=24, num_local_experts=3).save_pretrained(folder + "/square", save_original_format=False)
-    refused("experts of an ambiguous shape", "does not tell whether the experts' matrices are transposed", "ckpt", "import",
+    refused("experts of an ambiguous shape", "cannot decide whether the experts' matrices are transposed", "ckpt", "import",
             folder + "/square", folder + "/x")
     both = {**tensors, "model.layers.0.block_sparse_moe.gate.weight": tensors["model.layers.0.mlp.gate.weight"].clone()}
     save_file(both, path, metadata={"format": "pt"})

@@ -91,7 +91,7 @@ WIDER = [("sliding_window", 10), ("sliding_window", 8)]  # by one token, and nar
 # Models whose layer_types are those that the other fields give.
 USUAL_LAYERS = ("gemma2", "gemma3_text", "qwen2, window from layer 2")
 
-# A field, another value, and that it moves logits: what config.json says is computed and not ignored.
+# A field, another value, and that it moves logits: the value in config.json is used and not ignored.
 MUTATIONS = {
     "smollm3": [("no_rope_layers", [1, 1, 0, 1]), ("rms_norm_eps", 1e-3), ("hidden_act", "gelu_pytorch_tanh")],
     "mistral": WIDER + [("sliding_window", None)],

@@ -521,6 +521,6 @@ const struct kcase kcases[] = {
     {"aux_loss", .vocab = 64, .parts = 40},
     {"aux_loss", .vocab = 1024, .parts = 2},
     {"aux_loss", .vocab = 8, .parts = 0},
-    {"aux_loss", .vocab = 8, .parts = 2, .flags = ZERO_LOGITS}, /* nobody has chosen */
+    {"aux_loss", .vocab = 8, .parts = 2, .flags = ZERO_LOGITS}, /* no token has chosen an expert */
 };
 const int n_kcases = sizeof(kcases) / sizeof(kcases[0]);

@@ -1,8 +1,8 @@
 /* The test's implementation of worker/step/fault.h. DTD_FAULTS names a table of one layout as `parity_faults` prints
  * it. A counter file next to the table, shared by all workers, has the number of rows done. Row k happens in step FIRST
  * + k or later, so that each row has a step of its own, and the state after it is used for computing before the next
- * row. A process that finds its row increments the counter and dies, so no row happens twice. Ops may run on two
- * threads. */
+ * row. A process that finds its row increments the counter and kills itself, so no row happens twice. Ops may run on
+ * two threads. */
 #include "worker/step/fault.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* Computes the places where a worker has to die: `parity_faults JOB FOLDER`. JOB is a job file of llama on bytes;
+/* Computes the places where a worker has to be killed: `parity_faults JOB FOLDER`. JOB is a job file of llama on bytes;
  * LAYOUTS below are its layouts. Their programs are compiled, and the table for tests/parity/fault.c is derived from
  * them: every collective in every kind of action that has it, before and after it, and every other kind of op at its
  * first place. FOLDER/N.sets has the overrides of layout N, one per line, and FOLDER/N.table its rows. The program
@@ -102,7 +102,8 @@ static void note_program(struct table *t, const struct program *p)
             note_op(t, p, &p->actions[i], &p->ops[p->actions[i].first_op + k]);
 }
 
-/* Usually the last rank that has the op dies of it: it computes while others wait, and it does not report metrics. */
+/* Usually the last rank that has the op is the one that is killed: it computes while others wait, and it does not
+ * report metrics. */
 static void note_ranks(struct table *t, const struct job_spec *job, const struct graph *g)
 {
     for (enum program_mode mode = MODE_TRAIN; mode <= MODE_EVAL; mode++)

@@ -1,5 +1,5 @@
 /* Runs cells in a pool of forked workers for each world size, which take one cell after another from their pipes, so
- * that a cell costs an engine and not a process. The results of all ranks are in shared memory. A rank that dies or is
+ * that a cell costs an engine and not a process. The results of all ranks are in shared memory. A rank that exits or is
  * late ends its pool; the next cell starts a new one. Every tenth cell runs in a pool across two network namespaces,
  * that is, on two nodes with TCP between them. */
 #include "tests/parity/cells.h"
@@ -165,7 +165,7 @@ static void pool_end(struct rank_pool *w, bool now)
     w->world = 0;
 }
 
-/* Returns the rank's answer; -1 if it died or is late. */
+/* Returns the rank's answer; -1 if it exited or is late. */
 static int rank_answer(const struct rank_pool *w, int rank)
 {
     struct pollfd p = {.fd = w->answer[rank], .events = POLLIN};
@@ -186,7 +186,7 @@ static void find_why(const struct cell_results *s, int world, const char *otherw
         }
 }
 
-/* Runs a task on all ranks. Returns false with a message if a rank failed, died or is late; the last two also end the
+/* Runs a task on all ranks. Returns false with a message if a rank failed, exited or is late; the last two also end the
  * pool. */
 static bool pool_run_task(struct rank_pool *w, const struct cell_results *s, const struct pool_task *o, char *why,
                           size_t size)

@@ -1,5 +1,6 @@
 /* The memory that workers use equals the forecast of a job, to the byte, in every type of the fast kernels: the spaces
- * that they allocate, the highest byte of activations that steps write, and the arena of a snapshot. */
+ * that they allocate, one by one and together, the highest byte of activations that steps write, and the arena of a
+ * snapshot. */
 #include "common/plan/estimate/memory.h"
 #include "tests/parity/rank.h"
 
@@ -35,9 +36,11 @@ static int measure_rank(void *arg, int fd, int rank)
     if (err)
         fprintf(stderr, "rank %d: %s %s\n", rank, err_name(err), why.text);
     for (int k = 0; k < SPACE_COUNT; k++)
-        x->used[rank].bytes[k] = (int64_t)r.e.space_bytes[k];
+        x->used[rank].bytes[k] = plan_space_reserved((int64_t)r.e.space_bytes[k]);
+    x->used[rank].total_bytes = (int64_t)engine_device_bytes(&r.e);
     if (!err) {
-        x->used[rank].bytes[SPACE_WORK] = high_mark(r.e.space[SPACE_WORK], (int64_t)r.e.space_bytes[SPACE_WORK]);
+        const int64_t end = high_mark(r.e.space[SPACE_WORK], (int64_t)r.e.space_bytes[SPACE_WORK]);
+        x->used[rank].bytes[SPACE_WORK] = plan_space_reserved(end);
         x->used[rank].arena_bytes = (int64_t)s.bytes;
         snapshot_fini(&s);
     }
@@ -64,6 +67,10 @@ static void measure(const char *yaml, const char *dtype, const char *layout)
             if (x->used[r].bytes[k] != x->forecast[r].bytes[k])
                 fail_msg("%s %s, rank %d, space %d: %lld bytes used, %lld forecast", dtype, layout, r, k,
                          (long long)x->used[r].bytes[k], (long long)x->forecast[r].bytes[k]);
+        const int64_t spaces = x->forecast[r].total_bytes - x->forecast[r].arena_bytes;
+        if (x->used[r].total_bytes != spaces)
+            fail_msg("%s %s, rank %d: %lld bytes allocated, %lld forecast", dtype, layout, r,
+                     (long long)x->used[r].total_bytes, (long long)spaces);
         if (x->used[r].arena_bytes != x->forecast[r].arena_bytes)
             fail_msg("%s %s, rank %d: %lld bytes in the arena, %lld forecast", dtype, layout, r,
                      (long long)x->used[r].arena_bytes, (long long)x->forecast[r].arena_bytes);

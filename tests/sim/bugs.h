@@ -57,7 +57,7 @@
     X(FEATURE_EARLY, "a kind of record is used before all nodes have it")              \
     X(UNREAD_KILLED, "an older leader kills the workers of a job that it cannot read") \
     X(CLOCK_IS_DATE, "the clock of the cluster follows the wall clock")                \
-    X(ANY_IDENTITY, "a node admits whoever has the cluster's key")                     \
+    X(ANY_IDENTITY, "a node admits any program with the cluster's key")                     \
     X(WORKERS_KEPT, "a node that was removed keeps its workers")
 
 /* Bugs of a log whose disk fails. */

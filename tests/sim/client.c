@@ -68,7 +68,7 @@ static void fill_record(struct record *r)
     } else if (kind <= 5) {
         r->kind = RECORD_ENDED;
         r->ended.end = END_FAILED;
-        r->ended.reason = "a worker died";
+        r->ended.reason = "a worker exited";
     } else if (kind <= 7) {
         r->kind = RECORD_EPOCH;
         r->epoch.epoch = (uint64_t)world_between(FROM_CLIENTS, 1, 20);

@@ -181,7 +181,7 @@ void disk_empty(struct disk *disk)
     disk->free_bytes = FREE_BYTES;
 }
 
-/* Whether the write has to wait. What is not an append may wait without anybody's notice. */
+/* Whether the write has to wait. Operations other than appends may wait unnoticed. */
 static bool must_wait(const struct write *w)
 {
     struct disk *disk = w->disk;

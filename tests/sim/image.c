@@ -1,8 +1,8 @@
 /* The voters A, B and C. A copy of A's disk is made. Seconds later B is cut off for a moment, in which records are
  * committed by A and C alone. Then, at once, C loses its power, A comes back with the old copy, and B is connected
- * again: A and B are a majority that does not have these records. Who of the three leads is drawn.
+ * again: A and B are a majority that does not have these records. The leader among the three is drawn.
  *
- * The streams between real voters show what each had at its start, and the leader passes on what it knows in its
+ * The streams between real voters show what each had at its start, and the leader sends its own witness data in its
  * replies to heartbeats. The network of this simulation has no streams, so both are done here, before a message is
  * delivered and every 200 ms. */
 #include "tests/sim/image.h"

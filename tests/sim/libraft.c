@@ -414,7 +414,7 @@ static void snapshot_stored(void *arg, int status)
     free(arg);
     s.io->puts--;
     if (kills_libraft(s.io, &s)) {
-        trace("libraft dies of a snapshot within a snapshot");
+        trace("libraft crashes at a snapshot within a snapshot");
         libraft_deaths++;
         host_die(s.io->host);
         return;

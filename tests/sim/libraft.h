@@ -8,7 +8,7 @@
 
 /* The process on the host is dead: it gets no more deliveries. */
 void libraft_forget(struct host *host);
-/* Number of processes that died because the core crashed by the defect of 0.22.1 that libraft.c describes. */
+/* Number of processes that ended because the core crashed by the defect of 0.22.1 that libraft.c describes. */
 extern uint64_t libraft_deaths;
 
 /* Calls `cb` with the timer by which libraft retries a failed write, if it runs. */

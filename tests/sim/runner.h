@@ -5,8 +5,8 @@
  *
  * --from 0 (the default) starts at a seed derived from the time. --nodes 0 (the default) draws the number. --commands
  * makes some jobs of sim-control commands; --mixed gives its computers dtds of two versions; with --identity keys are
- * rotated, somebody uses stolen keys, and a node is evicted; with --slices a node that begins to lead makes one job at
- * a time; with --disks disks fail; with --images an old copy of a voter's disk comes back (sim; image.h). --twice runs
+ * rotated, a thief uses stolen keys, and a node is evicted; with --slices a node that begins to lead makes one job at a
+ * time; with --disks disks fail; with --images an old copy of a voter's disk comes back (sim; image.h). --twice runs
  * each seed twice and compares the runs. --expect-broken succeeds if one of the seeds fails (planted bugs).
  * DTD_SIM_BUG=NAME plants a bug; --bugs lists them. */
 #ifndef DTD_TESTS_SIM_RUNNER_H

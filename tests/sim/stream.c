@@ -291,8 +291,8 @@ static void end_close(struct end *e, int status)
         send_chunk(peer, status, NULL, 0);
 }
 
-/* The end's process has died: some of the bytes on their way out may be lost. If it had not read everything, the other
- * end gets a reset. */
+/* The end's process has exited: some of the bytes on their way out may be lost. If it had not read everything, the
+ * other end gets a reset. */
 static void end_killed(struct end *e)
 {
     struct chunk *c;

@@ -3,9 +3,9 @@
  * accept4, connect, send, recv, close).
  *
  * Bytes arrive in order. Within a computer they take microseconds, between two of them the delay of the network. While
- * the link is cut or the stream is stalled they wait; after STREAM_LOST_US both ends get an error. When a process dies,
- * its last bytes may not arrive; then the other end gets the end of the stream or a reset. When a computer loses its
- * power, the other end is not notified. */
+ * the link is cut or the stream is stalled they wait; after STREAM_LOST_US both ends get an error. When a process
+ * exits, its last bytes may not arrive; then the other end gets the end of the stream or a reset. When a computer loses
+ * its power, the other end is not notified. */
 #ifndef DTD_TESTS_SIM_STREAM_H
 #define DTD_TESTS_SIM_STREAM_H
 
@@ -23,7 +23,7 @@ void stream_pair(struct host *a, struct host *b, int *ret_a, int *ret_b);
  * packets of the process. */
 struct end *stream_channel(struct host *host, end_fn receive, void *arg);
 void stream_send(struct end *channel, const void *data, size_t len);
-/* The process has died. Without `has_power` the computer is off. */
+/* The process has ended. Without `has_power` the computer is off. */
 void stream_forget(struct host *host, bool has_power);
 /* Each affects one random connection of a process on this computer. */
 void stream_reset_one(struct host *computer);

@@ -51,7 +51,7 @@ async function use(expected) {
   key('ArrowLeft');
   check('the arrows step forth and back', byId('clock').textContent === clock);
   for (const [words, pieces] of expected) {
-    check(`a step says "${words}"`, stepTo(words));
+    check(`a step has the caption "${words}"`, stepTo(words));
     check(`${pieces} pieces move, not ${squares()}`, squares() === pieces);
   }
   for (const part of [0, 150, 437, 700, 990])

@@ -210,7 +210,7 @@ TEST(a_conversation_that_cannot_begin_names_the_cause)
         int status;
         const char *sentence;
     } bad[] = {
-        {"--chat", 2, "does not say with which chat template the model was trained"},
+        {"--chat", 2, "does not name the chat template the model was trained"},
         {"--chat", 2, "Name it with --template: llama3, chatml, mistral, gemma, phi"},
         {"--chat --template alpaca", 2, "--template alpaca: there is no such template. Templates are llama3, "},
         {"--chat --template gemma --system x", 2, "--system: the template gemma has no system turn"},
@@ -228,7 +228,7 @@ TEST(a_conversation_that_cannot_begin_names_the_cause)
     make_checkpoint(MODEL("512", "none"), "{\"chat_template.jinja\": \"### Instruction\"}", DULL, dir, sizeof(dir));
     assert_int_equal(run("Hi\n", dir, "--chat", out, sizeof(out)), 2);
     assert_non_null(
-        strstr(out, "imported with is none that dtd knows. Choose one that has the same form with --template"));
+        strstr(out, "imported with is none that dtd supports. Choose one that has the same form with --template"));
     assert_int_equal(run("", dir, "--chat --template phi", out, sizeof(out)), 0);
     assert_string_equal(out, "");
 }
@@ -262,7 +262,7 @@ static bool terminal_read(struct terminal *t)
     const ssize_t n = read(t->fd, t->text + t->n, sizeof(t->text) - 1 - t->n);
     t->n += n > 0 ? (size_t)n : 0;
     t->text[t->n] = '\0';
-    return n > 0; /* EIO: nobody has the terminal open */
+    return n > 0; /* EIO: no process has the terminal open */
 }
 
 /* Reads until `text` appears behind `from`. */

@@ -239,7 +239,7 @@ TEST(a_stop_ends_the_text)
     assert_string_equal(strstr(text, "ab"), strstr(whole_text, "ab"));
 }
 
-/* Beyond the window the text goes on, and the user is told once. */
+/* Beyond the window the text goes on, with one message. */
 TEST(a_text_outgrows_the_window)
 {
     char dir[512], arguments[800], text[8192];

@@ -244,7 +244,7 @@ TEST(the_arena_is_pinned_while_it_is_mapped)
     end(&b);
 }
 
-/* A thread allocates the arena's pages. Whoever waits for it has all of them, and the contents that were there. */
+/* A thread allocates the arena's pages. Its waiter then has all of them, and the contents that were there. */
 TEST(all_pages_of_the_arena_are_there_after_the_wait)
 {
     const size_t bytes = (size_t)100 << 20;

@@ -274,8 +274,8 @@ void control_push_profiled(struct link *l, uint64_t id, const char *text)
     control_push(l, r);
 }
 
-/* A leader takes an id from its wall clock. The ranks would ignore one that is below an earlier id, so the caller is
- * told. */
+/* A leader takes an id from its wall clock. The ranks would ignore one that is below an earlier id, so the caller gets
+ * an error. */
 static void command_profile(struct link *l, const Dtd__WorkerCommand *c)
 {
     if (!c->has_epoch || !c->has_profile || !c->has_profile_steps || c->profile_steps < 1 ||

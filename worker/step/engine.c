@@ -10,8 +10,6 @@
 
 #include <stdlib.h>
 
-#define SPACE_ALIGN 256
-
 void *engine_buffer(const struct engine *e, const struct program *p, int buffer)
 {
     const struct buffer *b = &p->buffers[buffer];
@@ -81,9 +79,9 @@ err_t engine_init(struct engine *e, const struct engine_config *config, struct w
     return err;
 }
 
-static size_t aligned(size_t n)
+static size_t reserved(const struct engine *e, enum buffer_space s)
 {
-    return (n + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
+    return (size_t)plan_space_reserved((int64_t)e->space_bytes[s]);
 }
 
 /* Spaces that peers access: gradients, which all ranks reduce; messages to other ranks; operands of other collectives;
@@ -102,7 +100,7 @@ size_t engine_shared_bytes(const struct engine *e)
     if (e->config.world == 1 && e->config.job->train.numerics == NUMERICS_FAST)
         return 0;
     for (enum buffer_space s = 0; s < SPACE_COUNT; s++)
-        bytes += is_shared(e, s) ? aligned(e->space_bytes[s]) : 0;
+        bytes += is_shared(e, s) ? reserved(e, s) : 0;
     return bytes;
 }
 
@@ -110,7 +108,7 @@ size_t engine_device_bytes(const struct engine *e)
 {
     size_t bytes = 0;
     for (int s = 0; s < SPACE_COUNT; s++)
-        bytes += aligned(e->space_bytes[s]);
+        bytes += reserved(e, s);
     return bytes;
 }
 
@@ -125,7 +123,7 @@ static void place_spaces(struct engine *e, bool shared, uint8_t *at)
         if (e->space[s] || (shared && !is_shared(e, s)))
             continue;
         e->space[s] = e->space_bytes[s] ? at : NULL;
-        at += aligned(e->space_bytes[s]);
+        at += reserved(e, s);
     }
 }
 

@@ -101,7 +101,7 @@ export class Stream {
     this.timer = setTimeout(() => this.tryAgain(), RETRY_MS[Math.min(this.failures++, RETRY_MS.length - 1)]);
   }
 
-  // The server may have been restarted, or the session may have ended: an empty login tells which.
+  // The server may have been restarted, or the session may have ended: an empty login shows which.
   async tryAgain() {
     try {
       await login();

@@ -589,7 +589,7 @@ export function swatchOf(group, line) {
   return canvas;
 }
 
-// The same rows as a table, for readers to whom a picture says nothing; about `most` of them.
+// The same rows as a table, for readers who cannot see the picture; about `most` of them.
 export function fillTable(table, columns, rows, most = 100) {
   const every = Math.max(1, Math.ceil(rows.length / most));
   const shown = rows.filter((_, i) => (rows.length - 1 - i) % every === 0);

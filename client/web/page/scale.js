@@ -18,7 +18,7 @@ function timeStep(span, about) {
 }
 
 export function ticks(min, max, about, isTime = false) {
-  // A range within the rounding of its numbers has one tick: the loop below could not tell its steps apart.
+  // A range within the rounding of its numbers has one tick: the loop below could not distinguish its steps.
   if (!(max - min > 1e-9 * Math.max(Math.abs(min), Math.abs(max))) || !Number.isFinite(max - min)) return [min];
   const step = isTime ? timeStep(max - min, about) : roundStep(max - min, about);
   const ret = [];

@@ -25,7 +25,7 @@ struct plan_choice {
 };
 
 /* The fastest layout that fits, among those that keep the job's fixed keys. `machine` describes one of the nodes.
- * ERR_LIMIT: no layout of so many workers fits; `why` says how much memory is missing. ERR_NOTFOUND: there is none. */
+ * ERR_LIMIT: no layout of so many workers fits; `why` has the missing memory. ERR_NOTFOUND: there is none. */
 NODISCARD err_t plan_choose(const struct job_spec *job, const struct machine *machine, const struct plan_place *place,
                             struct plan_choice *ret, struct why *why);
 /* The job with the layout of a choice, as a worker gets it: for exactly so many workers, and with no key of

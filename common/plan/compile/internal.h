@@ -34,7 +34,7 @@
 enum pass_half { PASS_WHOLE, PASS_INPUTS, PASS_WEIGHTS };
 
 /* One compilation of one rank. "list" is the list of ops that is being emitted. Arrays are indexed by graph tensor
- * where nothing else is said, and -1 means "none". */
+ * where nothing else is stated, and -1 means "none". */
 struct compiler {
     /* Given by the caller. */
     const struct job_spec *job;

@@ -1,5 +1,5 @@
 /* Messages between pipeline stages. All messages between two slots of a rank are posted in one action, an exchange
- * (schedule_posts says which). It waits for as little as possible: for the input of the next slot, and, before a send,
+ * (schedule_posts chooses it). It waits for as little as possible: for the input of the next slot, and, before a send,
  * for the earlier message in the same buffer. A late rank therefore delays only the ranks that need its values.
  *
  *   chunk's output --copy--> sent.0 --send--> .. --recv--> chunk's input                        right before its slot

@@ -18,11 +18,11 @@ void plan_memory(const struct program *p, enum device device, struct plan_memory
     struct plan_memory m = {.arena_bytes = p->arena_bytes, .kept_bytes = p->kept_bytes};
     int64_t spaces = 0;
     for (int s = 0; s < SPACE_COUNT; s++) {
-        m.bytes[s] = p->space_bytes[s];
-        spaces += p->space_bytes[s];
+        m.bytes[s] = plan_space_reserved(p->space_bytes[s]);
+        spaces += m.bytes[s];
     }
     m.device_bytes = device == DEVICE_CPU ? 0 : spaces;
-    m.host_bytes = p->arena_bytes + (device == DEVICE_CPU ? spaces : p->space_bytes[SPACE_HOST]);
+    m.host_bytes = p->arena_bytes + (device == DEVICE_CPU ? spaces : m.bytes[SPACE_HOST]);
     m.total_bytes = m.device_bytes + m.host_bytes;
     *ret = m;
 }

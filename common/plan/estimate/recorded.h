@@ -38,7 +38,7 @@
 enum recorded_role { RECORDED_ROLES(X) ROLE_COUNT };
 #undef X
 
-/* An op in an action: what the program says of it. */
+/* An op in an action, as the program has it. */
 struct recorded_call {
     int action;
     enum op_kind kind;

@@ -61,7 +61,7 @@ struct plan_table {
 bool plan_table_shape(const struct program *p, const struct op *op, int64_t samples, struct table_row *ret,
                       double *ret_parts);
 
-/* Seconds of the op; negative: the table cannot tell. Of a product with a bias or an activation it includes their
+/* Seconds of the op; negative: the table has no answer. For a product with a bias or an activation they include these
  * passes. */
 double plan_table_seconds(const struct plan_table *t, const struct program *p, const struct op *op, int64_t samples,
                           enum table_figure figure);

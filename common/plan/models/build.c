@@ -264,7 +264,7 @@ void graph_add_documents(struct graph_builder *b)
             b->g->nodes[i].in[3] = begin;
 }
 
-/* ---- what the rows of models.inc say ---- */
+/* ---- the rows of models.inc ---- */
 
 static const struct arch {
     const char *name;

@@ -55,7 +55,7 @@ int graph_add_rows(struct graph_builder *b, int layer, const char *name, int64_t
 int graph_add_index(struct graph_builder *b, int layer, const char *name, bool tokens, int64_t n);
 /* float64[sets, n]; `samples`: a set for each sample, else one set. */
 int graph_add_numbers(struct graph_builder *b, int layer, const char *name, bool samples, int64_t n);
-/* y: each expert's rows of x times its matrix of w; the router says how many experts a token uses. */
+/* y: each expert's rows of x times its matrix of w; the router has the number of experts of a token. */
 void graph_add_experts(struct graph_builder *b, int layer, const struct graph_router *router, int x, int w, int offsets,
                        int y);
 /* The loss over logits, and the inputs that the worker fills. */

@@ -1,4 +1,4 @@
-/* The transformer that courses teach (Vaswani et al. 2017, the encoder, trained to say the next word): sinusoidal
+/* The transformer that courses teach (Vaswani et al. 2017, the encoder, trained to predict the next word): sinusoidal
  * positions added to the embedding, layers that normalise behind the residual sum, ReLU, biases everywhere, a head of
  * its own. By its letter every token sees the whole sample, later words too; model.causal masks them.
  *
@@ -43,7 +43,7 @@ static int linear(struct graph_builder *b, const struct layer *l, int x, struct 
     return y;
 }
 
-/* norm(x + res), or norm(x) with res -1: behind the sum nobody wants the sum itself but the norm's gradient. */
+/* norm(x + res), or norm(x) with res -1: behind the sum only the norm's gradient reads the sum itself. */
 static int norm(struct graph_builder *b, const struct layer *l, const char *name, int x, int res)
 {
     int64_t d = l->m->dim;

@@ -15,7 +15,7 @@ struct flow_use {
 struct flow {
     double ready; /* it begins no earlier */
     int after;    /* a flow before it in the array that must end first; -1: none */
-    double delay; /* from its beginning until it moves bytes: latencies, links that it shares with nobody */
+    double delay; /* from its beginning until it moves bytes: latencies, links of its own */
     double work;
     double most; /* rate */
     const struct flow_use *uses;

@@ -72,7 +72,7 @@ static void link_items(struct stepper *k, int *last, int *made)
         k->items[last[r]].ends = true;
 }
 
-/* Gives each item a row that no item uses as long as somebody reads it. `until` and `unused` have room for n. */
+/* Gives each item a row that no other item uses before its last reader. `until` and `unused` have room for n. */
 static void give_rows(struct stepper *k, int *until, int *unused)
 {
     int n_unused = 0;

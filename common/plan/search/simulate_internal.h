@@ -36,7 +36,7 @@ struct stepper {
     double *parts[PLAN_PARTS]; /* [rank], sums of all steps */
     struct {
         double *ready;      /* [stage rank][bundle][layer]; negative: there is no such layer */
-        double *alone;      /* [stage rank][bundle]: end if nobody shares the links */
+        double *alone;      /* [stage rank][bundle]: end if no flow shares its links */
         double *shared;     /* the true end */
         int *last;          /* the chain's last flow */
         struct flow *flows; /* [stage rank][bundle][layer] in the order of their begin */

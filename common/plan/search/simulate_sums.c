@@ -1,7 +1,7 @@
 /* The reductions of gradients at the end of a step. A layer's begins when the last of the ranks that hold this part of
  * the model has its gradients, and after that of the layer before. Those of different parts of the model can share
- * links (operations.h); then they are flows, and what a rank waits for is told apart by three ends: that of its own
- * chain if no rank came later, that of the chain if it had the links for itself, and the true one.
+ * links (operations.h); then they are flows, and three ends distinguish what a rank waits for: that of its own chain if
+ * no rank came later, that of the chain if it had the links for itself, and the true one.
  *
  * Many chains of a stage that begin almost at the same time are bundled, because a flow costs more than a rank. */
 #include "common/plan/search/simulate_internal.h"

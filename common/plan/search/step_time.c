@@ -1,6 +1,6 @@
-/* Why a closed form is good enough to rank layouts: a step is long sums of few kinds of operations, and what tells
- * layouts apart is how often each kind occurs, over which links its bytes go, and how long ranks wait. Effects that
- * change no ranking (clock rates, allocators) are left to the constants of the machine file. */
+/* Why a closed form is good enough to rank layouts: a step is long sums of few kinds of operations, and layouts differ
+ * in how often each kind occurs, over which links its bytes go, and how long ranks wait. Effects that change no ranking
+ * (clock rates, allocators) are left to the constants of the machine file. */
 #include "common/plan/search/step_time.h"
 
 #include <assert.h>

@@ -62,7 +62,7 @@ struct plan_time {
     double tp, cp, ep; /* collectives within layers, not overlapped */
     double pp;         /* messages between stages, not overlapped */
     double bubble;     /* idle because of the pipeline's order */
-    double wait;       /* for the slowest device: the others are as fast as the machine file says */
+    double wait;       /* for the slowest device: the others are as fast as in the machine file */
     double params;     /* zero 3: gathers, not overlapped */
     double grads;      /* reduction of gradients, not overlapped */
     double update;     /* optimizer */

@@ -1,105 +1,48 @@
-/* Every key occurs at most once; an unknown one, written by a newer dtd, is an error, since its meaning may matter. */
 #include "daemon/control/cluster/lineage_file.h"
 
-#include "common/base/file.h"
+#include "common/base/key_lines.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static bool read_number(const char *text, uint64_t max, uint64_t *ret)
+static bool read_name(const char *value, void *field, size_t size)
 {
-    char *end;
-    if (text[0] < '0' || text[0] > '9' || strlen(text) > 19)
-        return false;
-    *ret = strtoull(text, &end, 10);
-    return !*end && *ret <= max;
-}
-
-static bool read_generation(const char *value, struct lineage_file *f)
-{
-    return read_number(value, INT64_MAX, &f->generation);
-}
-
-static bool read_at(const char *value, struct lineage_file *f)
-{
-    uint64_t n;
-    bool ok = read_number(value, INT64_MAX, &n);
-    f->at_ms = ok ? (int64_t)n : 0;
-    return ok;
-}
-
-static bool read_uid(const char *value, struct lineage_file *f)
-{
-    uint64_t n;
-    bool ok = read_number(value, UINT32_MAX, &n);
-    f->uid = ok ? (uint32_t)n : 0;
-    return ok;
-}
-
-static bool read_by(const char *value, struct lineage_file *f)
-{
-    size_t len = strlen(value);
-    if (len > NODE_NAME_MAX || strpbrk(value, " \t\r"))
-        return false;
-    memcpy(f->by, value, len + 1);
-    return true;
+    return !strpbrk(value, " \t\r") && key_line_text(value, field, size);
 }
 
 /* "all", or numbers with a space between two. */
-static bool read_gone(const char *value, struct lineage_file *f)
+static bool read_gone(const char *value, void *field, size_t size)
 {
-    char copy[LINEAGE_FILE_MAX + 1], *rest = copy, *one;
+    struct lineage_file *f = field;
+    char copy[KEY_LINES_MAX + 1], *rest = copy, *one;
+    (void)size;
     if (strcmp(value, "all") == 0) {
         f->all_gone = true;
         return true;
     }
     snprintf(copy, sizeof(copy), "%s", value);
     while (value[0] && (one = strsep(&rest, " ")))
-        if (f->n_gone == LOG_MAX_MEMBERS || !read_number(one, INT64_MAX, &f->gone[f->n_gone++]))
+        if (f->n_gone == LOG_MAX_MEMBERS || !key_line_number(one, &f->gone[f->n_gone++], sizeof(f->gone[0])))
             return false;
     return true;
 }
 
-static const struct {
-    const char *name;
-    bool (*read)(const char *value, struct lineage_file *f);
-} keys[] = {
-    {"generation", read_generation}, {"at_ms", read_at}, {"uid", read_uid}, {"by", read_by}, {"gone", read_gone},
+#define FIELD(name) KEY_LINE_FIELD(struct lineage_file, name)
+static const struct key_line keys[] = {
+    {"generation", key_line_number, FIELD(generation)},
+    {"at_ms", key_line_number, FIELD(at_ms)},
+    {"uid", key_line_number, FIELD(uid)},
+    {"by", read_name, FIELD(by)},
+    {"gone", read_gone, 0, sizeof(struct lineage_file)},
 };
 #define N_KEYS (sizeof(keys) / sizeof(keys[0]))
-
-static err_t read_line(const char *path, int number, char *line, uint32_t *seen, struct lineage_file *ret,
-                       struct why *why)
-{
-    char *value = strchr(line, '=');
-    if (value)
-        *value++ = '\0';
-    for (size_t k = 0; value && k < N_KEYS; k++) {
-        if (strcmp(keys[k].name, line) != 0)
-            continue;
-        if (*seen & 1u << k || !keys[k].read(value, ret))
-            break;
-        *seen |= 1u << k;
-        return OK;
-    }
-    return why_set(why, ERR_CORRUPT, "%s:%d: not a valid line. This file is written by dtd and not edited by hand",
-                   path, number);
-}
 
 err_t lineage_file_parse(const char *path, const char *text, size_t len, struct lineage_file *ret, struct why *why)
 {
     struct lineage_file f = {0};
-    char copy[LINEAGE_FILE_MAX + 1], *rest = copy, *line;
     uint32_t seen = 0;
-    err_t err = OK;
-    if (len > LINEAGE_FILE_MAX || memchr(text, '\0', len))
-        return why_set(why, ERR_CORRUPT, "%s: too long, or not a text", path);
-    memcpy(copy, text, len);
-    copy[len] = '\0';
-    for (int number = 1; !err && (line = strsep(&rest, "\n")) && (rest || *line); number++)
-        err = read_line(path, number, line, &seen, &f, why);
+    err_t err = key_lines_parse(path, text, len, keys, N_KEYS, &f, &seen, why);
     if (!err && seen != (1u << N_KEYS) - 1)
         err = why_set(why, ERR_CORRUPT, "%s: lines are missing", path);
     if (!err)
@@ -120,11 +63,8 @@ size_t lineage_file_print(const struct lineage_file *f, char ret[LINEAGE_FILE_MA
 err_t lineage_file_read(const char *path, struct lineage_file *ret, struct why *why)
 {
     struct buf text = {0};
-    err_t err = file_read(path, LINEAGE_FILE_MAX, &text);
-    if (err)
-        why_set(why, err, "%s: %s", path, err_text(err));
-    else
-        err = lineage_file_parse(path, text.data ? (char *)text.data : "", text.len, ret, why);
+    err_t err = key_lines_load(path, &text, why);
+    err = err ? err : lineage_file_parse(path, (const char *)text.data, text.len, ret, why);
     buf_fini(&text);
     return err;
 }
@@ -132,7 +72,5 @@ err_t lineage_file_read(const char *path, struct lineage_file *ret, struct why *
 err_t lineage_file_write(const char *path, const struct lineage_file *f, struct why *why)
 {
     char text[LINEAGE_FILE_MAX];
-    size_t len = lineage_file_print(f, text);
-    err_t err = file_replace(path, text, len, 0600);
-    return err ? why_set(why, err, "%s: %s", path, err_text(err)) : OK;
+    return key_lines_store(path, text, lineage_file_print(f, text), why);
 }

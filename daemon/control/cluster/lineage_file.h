@@ -10,10 +10,11 @@
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_LINEAGE_FILE_H
 #define DTD_DAEMON_CONTROL_CLUSTER_LINEAGE_FILE_H
 
+#include "common/base/key_lines.h"
 #include "daemon/control/log/log.h"
 #include "daemon/control/state/record.h"
 
-#define LINEAGE_FILE_MAX 4096
+#define LINEAGE_FILE_MAX KEY_LINES_MAX
 
 struct lineage_file {
     uint64_t generation; /* 0 in `recovery`: one more than this node's copy has */

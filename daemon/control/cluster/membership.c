@@ -412,7 +412,7 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
 {
     if (!c->is_member)
         return why_set(why, ERR_NOTFOUND, "this node is in no cluster");
-    if (cluster_superseded(c)) { /* nobody has to agree: the cluster does not list it */
+    if (cluster_superseded(c)) { /* no node has to agree: the cluster does not list it */
         cb(arg, OK, "");
         begin_leaving(c);
         return OK;
@@ -457,7 +457,7 @@ err_t cluster_recover(struct cluster *c, uint32_t uid, struct why *why)
                        "the log of this node is an old copy (see dtctl cluster status): recover another voter");
     if (cluster_leader(c))
         return why_set(why, ERR_INVALID,
-                       "%s leads, so there is a majority and nothing to recover. To remove a dead node: "
+                       "%s leads, so there is a majority and nothing to recover. To remove a lost node: "
                        "dtctl cluster remove",
                        cluster_leader(c));
     if (!log_index(c->replica->log))

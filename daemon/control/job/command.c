@@ -202,7 +202,8 @@ static err_t env_make(const struct job *j, int rank, char ***ret, int *ret_n)
 
 /* ---- exits ---- */
 
-/* Says while the workers of a canceled job stop how they do it. command_stopped replaces it by how they ended. */
+/* Puts into the reason how the workers of a canceled job are being stopped. command_stopped replaces it by how they
+ * ended. */
 static void say_how_it_stops(struct job *j)
 {
     if (job_ends_late(j))

@@ -9,7 +9,7 @@
  * again, and the file can be extended at any time.
  *
  * The metrics file is the truth. A point is used only if its checksum is right, and if the metrics file has the last
- * row of the last point where that point says. Otherwise the file is cut there or made again. Nothing is synced to
+ * row of the last point at that point's offset. Otherwise the file is cut there or made again. Nothing is synced to
  * disk.
  *
  * Writers exclude each other by flock. A file that cannot be written (the disk is full) is replaced by an anonymous one
@@ -317,7 +317,7 @@ static err_t start_empty(struct curve *c)
     return file_pwrite_all(c->fd, &r, sizeof(r), 0);
 }
 
-/* Whether the metrics file has the last row of the point where the point says. */
+/* Whether the metrics file has the last row of the point at the point's offset. */
 static bool row_is_there(const struct curve *c, const struct record *r)
 {
     char line[METRIC_LINE_BYTES + 2];

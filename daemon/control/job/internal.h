@@ -261,7 +261,7 @@ struct job {
     int64_t signaled_ms; /* monotonic time at which its workers were asked to stop, by a signal; 0: they were not */
     int64_t killed_ms;   /* the same of the first SIGKILL after that */
     char reason[1024];
-    int reason_len;                /* bytes of `reason` that say why it stops; what follows says how */
+    int reason_len;                /* bytes of `reason` with why it stops; the rest is how */
     bool end_proposed, end_logged; /* the record of its end is proposed, is committed */
     int incidents_due;             /* records of incidents that are not in the log yet */
 
@@ -273,7 +273,7 @@ struct job {
     int n_folders;
     bool retention_due; /* job_retention is to run */
     char checkpoint_error[512];
-    bool disk_low; /* the checkpoint folder is low on space, and an incident says so */
+    bool disk_low; /* the checkpoint folder is low on space, and an incident reports it */
 
     struct job_profile profile;
     struct metrics metrics;
@@ -296,7 +296,6 @@ struct job {
     int64_t usage_history_at, usage_history_ms; /* offset in it; when to give up waiting for an answer */
     struct buf io_usage;                        /* lines for dtd-io that were not sent yet */
     int64_t io_usage_ms;                        /* when the next ones may be sent */
-    struct usage_watch *usage_watches;
     bool dirty; /* the watching clients have not been notified of the newest change */
 };
 
@@ -316,14 +315,14 @@ void job_deadline(struct job *j, int64_t ms);
 int64_t job_grace_ms(const struct job *j);
 /* While it stops: time until its workers are killed; 0: they have been, or none has to stop. */
 int64_t job_grace_left_ms(const struct job *j);
-/* The last part of that time, in which workers of a training job that have been told to quit exit. */
+/* The last part of that time, in which workers of a training job exit after the command to quit. */
 int64_t job_quit_ms(const struct job *j);
 /* How long the job has run, in all its epochs; 0: it has not begun. */
 int64_t job_ran_ms(struct job *j);
 /* Its end is recorded only after its processes have ended. The log already has the request to cancel it, so a new
  * leader continues to stop it, with a new time of grace. */
 bool job_ends_late(const struct job *j);
-/* Replaces what the reason says about how the job stops. */
+/* Replaces the part of the reason about how the job stops. */
 void job_reason_how(struct job *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void job_move(struct job *j, enum job_phase to, const char *why);
 /* The last step that was reported, or the step from which the epoch starts. */
@@ -363,14 +362,14 @@ bool job_worker_is_sick(const struct job_worker *w);
 bool job_take_gpus(struct job *j);
 /* Marks the slots and GPUs of its workers as used. Every worker has a node. */
 void job_place(struct job *j);
-/* Frees its slots and GPUs, and tells its nodes to release its files. None of its processes runs any more. */
+/* Frees its slots and GPUs, and orders its nodes to release its files. None of its processes runs any more. */
 void job_release(struct job *j);
 
 /* ---- layout.c: the layout of a job with parallel.auto ---- */
 
 enum job_layout_known { LAYOUT_FITS, LAYOUT_PENDING, LAYOUT_NONE };
 /* Whether the planner has a layout for `workers` ranks, whose nodes are numbered in `node`. If the answer is not known,
- * the search begins on a thread, and all jobs are ticked at its end. LAYOUT_NONE: layout.none says why. */
+ * the search begins on a thread, and all jobs are ticked at its end. LAYOUT_NONE: layout.none has the reason. */
 enum job_layout_known job_layout_look(struct job *j, const int *node, int workers);
 /* Sets the layout for the slots that the job has got, for which job_layout_look has found one. */
 NODISCARD err_t job_layout_take(struct job *j);

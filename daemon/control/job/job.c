@@ -120,7 +120,7 @@ err_t job_new(struct jobs *jobs, const struct state_job *s, struct job **ret)
 
 void job_free(struct job *j)
 {
-    assert(!j->watches && !j->usage_watches);
+    assert(!j->watches);
     rendezvous_clear(&j->rendezvous, ERR_CLOSED);
     job_scan_forget(j);
     metrics_fini(&j->metrics);
@@ -257,7 +257,7 @@ static void set_stop_reason(struct job *j, const char *fmt, va_list ap)
     j->dirty = true;
 }
 
-/* The job stops in another way than the request said. */
+/* The job stops in another way than requested. */
 static void __attribute__((format(printf, 2, 3))) correct_reason(struct job *j, const char *fmt, ...)
 {
     va_list ap;

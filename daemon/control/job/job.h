@@ -26,9 +26,8 @@ struct job;
 struct job_process; /* a worker or a dtd-io of a job */
 struct jobs;
 struct placement_node;
-struct rpc_call;    /* call on which commands are sent to a process */
-struct watch;       /* rpc/metrics.c: a client's stream */
-struct usage_watch; /* rpc/usage.c: the same of usage */
+struct rpc_call; /* call on which commands are sent to a process */
+struct watch;    /* rpc/watch.h: a client's stream */
 
 enum job_state {
     JOB_PENDING,
@@ -84,7 +83,6 @@ bool job_over(const struct job *j);
 bool job_curve_due(struct job *j);
 /* The list of clients that watch it. */
 struct watch **job_watches(struct job *j);
-struct usage_watch **job_usage_watches(struct job *j);
 const struct usage_file *job_usage_file(const struct job *j);
 const struct usage_sample *job_usage_newest(const struct job *j); /* ranks 0: there is none */
 #define JOB_STRAGGLERS_MAX 16 /* that are named; more are no stragglers, but a slow job */

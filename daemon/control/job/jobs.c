@@ -112,7 +112,7 @@ void jobs_forget(struct jobs *jobs)
     jobs_queue_drop(jobs);
     for (struct job **at = &jobs->head; *at;) {
         struct job *j = *at;
-        if (job_over(j) && !j->watches && !j->usage_watches && !state_job_find(jobs->replica->state, j->id)) {
+        if (job_over(j) && !j->watches && !state_job_find(jobs->replica->state, j->id)) {
             *at = j->next;
             job_free(j);
         } else {

@@ -129,7 +129,7 @@ static const struct layout_answer *answer_find(const struct job *j, const struct
     return NULL;
 }
 
-/* NULL: it is not known yet. One search at a time runs for a job; of the others, the last tick's wish counts. */
+/* NULL: it is not known yet. One search at a time runs for a job; then the request of the last tick counts. */
 static const struct layout_answer *answer_of(struct job *j, const struct plan_place *p)
 {
     const struct layout_answer *a = answer_find(j, p);

@@ -129,7 +129,7 @@ static void vacate(const struct queue_room *room, const struct queue_running *r)
 }
 
 /* When the first job could start if none had overtaken it: earlier jobs end in the order of their limits until it fits.
- * INT64_MAX: nobody knows. Ends of later jobs do not count: they could be put off again and again by further ones. */
+ * INT64_MAX: unknown. Ends of later jobs do not count: they could be put off again and again by further ones. */
 static int64_t time_of_room(const struct queue_room *room, const struct queue_running **by_end, int n_running,
                             const struct placement_want *want, int64_t now_ms)
 {

@@ -5,10 +5,10 @@
  * Among the jobs of one user, run.priority decides, then the order of submission.
  *
  * A later job may start first if that does not delay the first one (EASY backfill; Lifka, JSSPP 1995). It has to fit
- * now. If the run.max_seconds of the running jobs tell when the first job can start, the later one has to end before,
- * or the first has to fit beside it then. Otherwise the first job has to fit beside it and all other jobs that were
- * submitted after the first, once those that were submitted before have ended: else a stream of small jobs could take
- * each slot that becomes free. */
+ * now. If the run.max_seconds of the running jobs determine when the first job can start, the later one has to end
+ * before, or the first has to fit beside it then. Otherwise the first job has to fit beside it and all other jobs that
+ * were submitted after the first, once those that were submitted before have ended: else a stream of small jobs could
+ * take each slot that becomes free. */
 #ifndef DTD_DAEMON_CONTROL_JOB_QUEUE_H
 #define DTD_DAEMON_CONTROL_JOB_QUEUE_H
 

@@ -1,6 +1,6 @@
 /* Finds ranks that compute longer than their peers. Ranks of a step wait for each other, so that all of them have the
- * same step time; only the time in which a rank computes tells which one is slow. Embedded in its owner; loop thread.
- */
+ * same step time; only the time in which a rank computes shows which one is slow. Embedded in its owner; loop
+ * thread. */
 #ifndef DTD_DAEMON_CONTROL_JOB_STRAGGLERS_H
 #define DTD_DAEMON_CONTROL_JOB_STRAGGLERS_H
 

@@ -124,8 +124,8 @@ static void drop_oldest(struct job *j)
     }
 }
 
-/* Readers ask for the windows after the last one that they have, so the dates ascend although somebody sets the clock
- * back, or another leader's is behind. */
+/* Readers ask for the windows after the last one that they have, so the dates ascend although a clock may be set back,
+ * or another leader's is behind. */
 static int64_t date_of(const struct job *j, const struct usage_sample *s)
 {
     const int64_t now = clock_wall_ms(), newest = j->usage_newest.wall_ms;
@@ -257,9 +257,4 @@ const struct usage_sample *job_usage_newest(const struct job *j)
 const struct usage_file *job_usage_file(const struct job *j)
 {
     return &j->usage;
-}
-
-struct usage_watch **job_usage_watches(struct job *j)
-{
-    return &j->usage_watches;
 }

@@ -1,6 +1,6 @@
 /* Resources of this node that may run out: space for the state, and memory. `dtctl node` and the service's status warn
- * before they are used up. A process that the kernel killed for lack of memory is told apart from one that a user
- * killed, as far as the kernel lets us know. Loop thread; reads some files of /proc and the kernel's log. */
+ * before they are used up. A process that the kernel killed for lack of memory is distinguished from one that a user
+ * killed, as far as the kernel reports it. Loop thread; reads some files of /proc and the kernel's log. */
 #ifndef DTD_DAEMON_CONTROL_LOCAL_HEALTH_H
 #define DTD_DAEMON_CONTROL_LOCAL_HEALTH_H
 

@@ -1,6 +1,6 @@
-/* Nothing is remembered about files: each look finds the state of all of them, whoever has written, cut or truncated
- * them, and a new control continues where the old one ended. The folder of jobs cannot be listed in a system-wide dtd,
- * so the files are looked up by their names. */
+/* Nothing is remembered about files: each check finds the state of all of them, whichever process has written, cut or
+ * truncated them, and a new control continues where the old one ended. The folder of jobs cannot be listed in a
+ * system-wide dtd, so the files are looked up by their names. */
 #include "daemon/control/local/log_watch.h"
 
 #include "common/base/clock.h"

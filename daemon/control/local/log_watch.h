@@ -4,7 +4,7 @@
  *
  * - when it is longer than its limit (run.log_bytes, disk.log_mib);
  * - while the disk has less than LOW_MIB free above the reserve of the replicated log: then the largest logs are cut to
- *   half, until there is as much, so that jobs of everybody can be submitted and canceled.
+ *   half, until there is as much, so that jobs of all users can be submitted and canceled.
  *
  * No new job is started on a node whose disk is full all the same (`is_full`). Embedded in struct local; loop thread.
  */

@@ -29,7 +29,7 @@ struct topology {
 void topology_init(struct topology *t, const uint8_t cpus[CHANNEL_MAX_CPUS / 8]);
 /* Reads the topology of the CPUs of `t` from the folder `sysfs` (path_sysfs). A CPU without a list of siblings is a
  * physical core of its own; a node without distances is equally far from all others. ERR_NOTFOUND: sysfs has no nodes;
- * ERR_CORRUPT, ERR_LIMIT: its files are not usable, and `why` says which. On an error `t` does not change. Blocks on
+ * ERR_CORRUPT, ERR_LIMIT: its files are not usable, and `why` names them. On an error `t` does not change. Blocks on
  * files. */
 NODISCARD err_t topology_read(struct topology *t, const char *sysfs, struct why *why);
 /* Parses the text of a node's `distance`, "10 21 31 31\n": numbers from 10 to 255, one for each of the n online nodes

@@ -3,7 +3,8 @@
  *
  *   0, 1  version, term, vote; a new one replaces the older of the two and is synced before libraft's own is written.
  *         So libraft's is never newer, and while both sectors are sound, the newer sector is right whatever libraft's
- *         files say. If one is damaged, it may have been the newer one; then libraft's must not be newer than the other
+ *         files contain. If one is damaged, it may have been the newer one; then libraft's must not be newer than the
+ *         other
  *   2     the index up to which entries were stored, with those in a snapshot. It is written after each append, without
  *         a sync: it survives the end of the process. After a power failure it may be too low, which is harmless
  *         unless the disk has damaged an entry at the same time */

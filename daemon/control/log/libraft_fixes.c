@@ -24,7 +24,7 @@
  * - Late entries that start at index 1 are taken for new ones when the voter already has them in a snapshot, and memory
  *   is overwritten. They are dropped.
  * - A message that ends before the commit index, and carries a higher commit index of the leader, sets ours back. A
- *   snapshot that is taken then contains a later state than its index says, and after a restart records are applied
+ *   snapshot that is taken then contains a later state than that of its index, and after a restart records are applied
  *   twice. The leader's commit index in the message is reduced to ours.
  * - The reply to entries or a snapshot of an older term reports a stored index from uninitialised memory. A leader of
  *   that term that leads again takes it for an acknowledgement and commits entries that are on no majority's disks. The

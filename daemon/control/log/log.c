@@ -67,7 +67,7 @@
 /* An append takes milliseconds, and some seconds on a busy disk. Together with the ticks these times are below 5 s. */
 #define PROBE_MS 1000
 #define HUNG_MS 4000
-#define SNAPSHOT_PROBE_MS 10000 /* a large snapshot takes seconds, and nobody waits for it */
+#define SNAPSHOT_PROBE_MS 10000 /* a large snapshot takes seconds, and no call waits for it */
 #define FORMER_LEADER_MS 2000   /* several elections */
 #define WATCH_TICK_MS 250       /* while an append is under way */
 /* For so long libraft may refuse appends, or an append may wait, before the disk counts as full: libraft counts its
@@ -237,7 +237,7 @@ static void close_handles(struct log *log)
     uv_close((uv_handle_t *)&log->after_turn, handle_closed);
 }
 
-#define DAMAGE_REMEDY "; docs/operate/backup.md, \"A damaged log\", says how to continue"
+#define DAMAGE_REMEDY "; docs/operate/backup.md, \"A damaged log\", has the ways to continue"
 
 /* Opening is tried again if the disk is full, or if the log was open before in this process. Any other failure of a
  * first start would repeat. */

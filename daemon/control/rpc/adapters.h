@@ -65,6 +65,7 @@ NODISCARD err_t rpc_node_look(struct rpc_call *attend);
 void rpc_peer_forgotten(struct node_view *a);
 void rpc_watch_changed(struct job *j);
 void rpc_watch_metric(struct job *j, const struct metric *row);
+void rpc_usage_sample(struct job *j, const struct usage_sample *sample);
 /* Extends the curve files of jobs whose metrics have grown; called about once a second. */
 void rpc_curves_tick(struct rpc_server *server);
 
@@ -84,12 +85,7 @@ void rpc_node_load(struct rpc_server *s); /* reports how busy the node is */
 /* Reads the end of the log of a worker of this node: whole lines of the last process that wrote to it, at most
  * size - 1 bytes and a NUL. NUL bytes of the log become spaces. Returns the number of bytes. */
 size_t rpc_log_tail(const struct rpc_server *s, uint64_t job, int slot, char *ret, size_t size);
-/* This node is no longer the leader: Watch and Metrics calls of the job fail with ERR_AGAIN. */
+/* This node is no longer the leader: Watch, Metrics and Usage calls of the job fail with ERR_AGAIN. */
 void rpc_watch_forget(struct job *j);
-/* The same for clients that follow its usage. */
-void rpc_usage_sample(struct job *j, const struct usage_sample *sample);
-/* Ends their calls if the job is over. */
-void rpc_usage_changed(struct job *j);
-void rpc_usage_forget(struct job *j);
 
 #endif

@@ -768,7 +768,7 @@ static void write_note(const struct cluster *c, struct status_reply *s)
             leader);
     else if (s->voters_up < s->voters)
         snprintf(s->note, sizeof(s->note),
-                 "%d of %d voters are up; a dead one is replaced within 10 s if another node "
+                 "%d of %d voters are up; a lost one is replaced within 10 s if another node "
                  "is up. To remove it: dtctl cluster remove NODE",
                  s->voters_up, s->voters);
     s->msg.note = s->note[0] ? s->note : NULL;

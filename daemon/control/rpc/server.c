@@ -130,7 +130,6 @@ err_t rpc_server_init(struct rpc_server *server)
                                        .user_threads = PARSE_THREADS / 2,
                                        .user_waiting = PARSES_WAITING};
     LIST_INIT(&server->watch_loads);
-    LIST_INIT(&server->usage_loads);
     err_t err = pool_init(&server->reads, &reads);
     err = err ? err : pool_init(&server->parses, &parses);
     return err ? err : names_init(&server->names, server->loop);

@@ -16,8 +16,7 @@
 
 struct event_stream; /* events.c */
 struct held_submit;  /* client.c */
-struct watch;        /* metrics.c */
-struct usage_watch;  /* usage.c */
+struct watch;        /* watch.h */
 
 /* A connection to control.sock of this node, or, if this node leads, one to another node that forwards its calls. It
  * belongs to a client until a Hello with the token of a process assigns it to that process. */
@@ -67,8 +66,7 @@ struct rpc_server {
     int joins;                               /* records of joining nodes that are not applied yet */
     struct pool reads;                       /* short reads of log files; writes of the cluster's view */
     struct pool parses;                      /* files of metrics, which may take long */
-    LIST_HEAD(, watch) watch_loads;          /* Metrics calls that have rows in memory, or will have */
-    LIST_HEAD(, usage_watch) usage_loads;    /* the same of Usage calls */
+    LIST_HEAD(, watch) watch_loads;          /* calls that have the content of a file in memory, or will have */
     bool extends_curve;                      /* a task of `parses` extends a curve file */
     LIST_HEAD(, event_stream) event_streams; /* Events calls */
     struct user_names names;

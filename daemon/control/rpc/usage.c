@@ -1,84 +1,40 @@
-/* Adapter for the stream Usage, built as Metrics is (metrics.c):
- *
- *   request -> a thread of the pool `parses` reads the file -> pump -> follow -> end
- *
- * Samples that arrive while the thread reads are kept in `fresh`. When the connection's output queue is full, pump
- * stops, and is called again when the queue has drained. */
+/* Adapter for the stream Usage (watch.h). */
 #include "daemon/control/job/job.h"
 #include "daemon/control/rpc/adapters.h"
-#include "daemon/control/rpc/caller.h"
-#include "daemon/control/rpc/server.h"
+#include "daemon/control/rpc/watch.h"
 
 #include "common/base/log.h"
 #include "proto/client.pb-c.h"
 
-#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define LOADS_PER_USER 8 /* a file's samples take some 10 MiB of memory */
 #define SAMPLES_PER_TURN 64
 #define WAITING_MAX 1024 /* samples that arrive while a client still receives those of the file */
 
 struct usage_watch {
-    struct usage_watch *next;
-    struct rpc_server *server;
-    struct job *job;       /* NULL: it may be gone */
-    struct rpc_call *call; /* NULL: the client has gone */
-    bool follow, loading;
+    struct watch w;
     int64_t from_ms;
-    uint32_t uid;
-    bool held; /* in the server's usage_loads */
-    LIST_ENTRY(usage_watch) held_link;
     struct usage_samples samples, fresh; /* to be sent, starting with `at`; that arrive while the thread reads */
     size_t at, most;                     /* samples that may be waiting */
-    /* used by the thread while `loading` */
-    struct pool_task task;
-    atomic_bool stop;
-    char *path;
-    struct buf more;
-    struct usage_samples loaded;
-    err_t err;
+    struct usage_samples loaded;         /* used by the thread while `loading` */
 };
 
-/* Detaches the watch from its job, which may be freed while the thread still reads. */
-static void watch_part(struct usage_watch *w)
+static struct usage_watch *usage_of(struct watch *w)
 {
-    for (struct usage_watch **at = w->job ? job_usage_watches(w->job) : NULL; at && *at; at = &(*at)->next)
-        if (*at == w) {
-            *at = w->next;
-            break;
-        }
-    w->job = NULL;
+    return (struct usage_watch *)w;
 }
 
-static void watch_release(struct usage_watch *w)
+static void usage_release(struct watch *w)
 {
-    if (w->held)
-        LIST_REMOVE(w, held_link);
-    w->held = false;
-    usage_samples_fini(&w->samples);
-    w->at = 0;
+    usage_samples_fini(&usage_of(w)->samples);
+    usage_of(w)->at = 0;
 }
 
-static void watch_free(struct usage_watch *w)
+static void usage_fini(struct watch *w)
 {
-    watch_part(w);
-    watch_release(w);
-    usage_samples_fini(&w->fresh);
-    usage_samples_fini(&w->loaded);
-    free(w->path);
-    buf_fini(&w->more);
-    free(w);
-}
-
-static void watch_gone(void *arg)
-{
-    struct usage_watch *w = arg;
-    w->call = NULL;
-    atomic_store(&w->stop, true);
-    if (!w->loading)
-        watch_free(w);
+    usage_samples_fini(&usage_of(w)->fresh);
+    usage_samples_fini(&usage_of(w)->loaded);
 }
 
 /* ---- sending ---- */
@@ -115,90 +71,25 @@ static err_t send_sample(struct rpc_call *call, const struct usage_sample *s)
     return rpc_item(call, &m.base);
 }
 
-static void pump(void *arg)
+static err_t usage_send(struct watch *base)
 {
-    struct usage_watch *w = arg;
+    struct usage_watch *w = usage_of(base);
     err_t err = OK;
-    if (w->loading)
-        return;
     for (int n = 0; !err && w->at < w->samples.n; n++) {
-        err = n < SAMPLES_PER_TURN ? send_sample(w->call, &w->samples.sample[w->at]) : ERR_LIMIT;
+        err = n < SAMPLES_PER_TURN ? send_sample(base->call, &w->samples.sample[w->at]) : ERR_LIMIT;
         w->at += !err;
     }
     if (w->at == w->samples.n)
-        watch_release(w);
-    if (err == ERR_LIMIT) {
-        rpc_call_on_drain(w->call, pump, w);
-        return;
-    }
-    if (err || !w->follow || job_over(w->job)) {
-        struct rpc_call *call = w->call;
-        watch_free(w);
-        if (err)
-            rpc_fail(call, err, "%s", err_text(err));
-        else
-            rpc_end(call);
-    }
-}
-
-static err_t add_copy(struct usage_samples *list, size_t most, const struct usage_sample *s)
-{
-    struct usage_sample copy;
-    err_t err = list->n < most ? usage_sample_copy(s, &copy) : ERR_LIMIT;
-    return err ? err : usage_samples_add(list, &copy);
-}
-
-void rpc_usage_sample(struct job *j, const struct usage_sample *s)
-{
-    for (struct usage_watch *w = *job_usage_watches(j), *next; w; w = next) {
-        next = w->next;
-        if (!w->call || !w->follow || s->wall_ms < w->from_ms)
-            continue;
-        if (add_copy(w->loading ? &w->fresh : &w->samples, w->most, s))
-            log_warn("usage not forwarded step=%lld", (long long)s->step);
-        pump(w);
-    }
-}
-
-void rpc_usage_changed(struct job *j)
-{
-    for (struct usage_watch *w = *job_usage_watches(j), *next; w && job_over(j); w = next) {
-        next = w->next;
-        if (w->call)
-            pump(w);
-    }
-}
-
-void rpc_usage_forget(struct job *j)
-{
-    for (struct usage_watch *w = *job_usage_watches(j), *next; w; w = next) {
-        struct rpc_call *call = w->call;
-        next = w->next;
-        w->call = NULL;
-        if (call) {
-            rpc_call_on_cancel(call, NULL, NULL);
-            rpc_fail(call, ERR_AGAIN, "another node is the leader now: try again");
-        }
-        atomic_store(&w->stop, true);
-        if (w->loading)
-            watch_part(w);
-        else
-            watch_free(w);
-    }
+        watch_release(base);
+    return err;
 }
 
 /* ---- reading ---- */
 
-static struct usage_watch *watch_of(struct pool_task *task)
+static err_t usage_load(struct watch *base)
 {
-    return (struct usage_watch *)((char *)task - offsetof(struct usage_watch, task));
-}
-
-static void load_run(struct pool_task *task)
-{
-    struct usage_watch *w = watch_of(task);
-    w->err =
-        atomic_load(&w->stop) ? ERR_CANCELED : usage_file_load(w->path, &w->more, w->from_ms, &w->stop, &w->loaded);
+    struct usage_watch *w = usage_of(base);
+    return usage_file_load(base->path, &base->more, w->from_ms, &base->stop, &w->loaded);
 }
 
 /* The last line that was read may be of a window to which a fresh one has been joined since; it ends earlier. */
@@ -213,56 +104,48 @@ static err_t add_fresh(struct usage_watch *w)
     return err;
 }
 
-static void load_done(struct pool_task *task)
+static err_t usage_loaded(struct watch *base)
 {
-    struct usage_watch *w = watch_of(task);
-    w->loading = false;
-    if (!w->call) {
-        watch_free(w);
-        return;
+    struct usage_watch *w = usage_of(base);
+    w->samples = w->loaded;
+    w->loaded = (struct usage_samples){0};
+    w->most = w->samples.n + WAITING_MAX;
+    return add_fresh(w);
+}
+
+static const struct watch_kind usage_kind = {
+    .name = "usage",
+    .loads_per_user = LOADS_PER_USER,
+    .load = usage_load,
+    .loaded = usage_loaded,
+    .send = usage_send,
+    .release = usage_release,
+    .fini = usage_fini,
+};
+
+/* ---- what is new ---- */
+
+static err_t add_copy(struct usage_samples *list, size_t most, const struct usage_sample *s)
+{
+    struct usage_sample copy;
+    err_t err = list->n < most ? usage_sample_copy(s, &copy) : ERR_LIMIT;
+    return err ? err : usage_samples_add(list, &copy);
+}
+
+void rpc_usage_sample(struct job *j, const struct usage_sample *s)
+{
+    for (struct watch *w = *job_watches(j), *next; w; w = next) {
+        struct usage_watch *u = usage_of(w);
+        next = w->next;
+        if (w->kind != &usage_kind || !w->call || !w->follow || s->wall_ms < u->from_ms)
+            continue;
+        if (add_copy(w->loading ? &u->fresh : &u->samples, u->most, s))
+            log_warn("usage not forwarded step=%lld", (long long)s->step);
+        watch_pump(w);
     }
-    err_t err = w->err;
-    if (!err) {
-        w->samples = w->loaded;
-        w->loaded = (struct usage_samples){0};
-        w->most = w->samples.n + WAITING_MAX;
-        err = add_fresh(w);
-    }
-    if (err) {
-        struct rpc_call *call = w->call;
-        watch_free(w);
-        rpc_fail(call, err, "usage: %s", err_text(err));
-        return;
-    }
-    pump(w);
 }
 
 /* ---- requests ---- */
-
-static int loads_of(const struct rpc_server *server, uint32_t uid)
-{
-    const struct usage_watch *w;
-    int n = 0;
-    LIST_FOREACH(w, &server->usage_loads, held_link)
-    n += w->uid == uid;
-    return n;
-}
-
-static err_t load_start(struct usage_watch *w)
-{
-    const struct usage_file *f = job_usage_file(w->job);
-    w->path = strdup(f->path);
-    err_t err = w->path ? usage_file_rest(f, &w->more) : ERR_NOMEM;
-    if (!err && loads_of(w->server, w->uid) >= LOADS_PER_USER)
-        err = ERR_BUSY;
-    w->task = (struct pool_task){.run = load_run, .done = load_done};
-    err = err ? err : pool_add(&w->server->parses, &w->task, w->uid);
-    if (err)
-        return err;
-    w->loading = w->held = true;
-    LIST_INSERT_HEAD(&w->server->usage_loads, w, held_link);
-    return OK;
-}
 
 /* From memory: a client that shows the present asks again and again. */
 static void reply_newest(struct rpc_call *call, const struct job *j)
@@ -284,26 +167,12 @@ void rpc_client_usage(void *owner, struct rpc_call *call, const ProtobufCMessage
         reply_newest(call, j);
         return;
     }
-    struct usage_watch *w = j ? calloc(1, sizeof(*w)) : NULL;
-    if (!w) {
-        if (j)
-            rpc_fail(call, ERR_NOMEM, "%s", err_text(ERR_NOMEM));
+    struct usage_watch *w = j ? usage_of(watch_new(&usage_kind, sizeof(*w), server, j, call)) : NULL;
+    if (!w)
         return;
-    }
-    *w = (struct usage_watch){.server = server,
-                              .job = j,
-                              .call = call,
-                              .follow = m->has_follow && m->follow,
-                              .from_ms = m->has_from_ms ? m->from_ms : 0,
-                              .uid = rpc_caller_uid(call),
-                              .most = WAITING_MAX,
-                              .next = *job_usage_watches(j)};
-    *job_usage_watches(j) = w;
-    rpc_call_on_cancel(call, watch_gone, w);
-    err_t err = load_start(w);
-    if (!err)
-        return;
-    watch_free(w);
-    rpc_fail(call, err, "usage: %s%s", err_text(err),
-             err == ERR_BUSY ? ": this user has as many calls for usage as it may; end or await one of them" : "");
+    w->w.follow = m->has_follow && m->follow;
+    w->from_ms = m->has_from_ms ? m->from_ms : 0;
+    w->most = WAITING_MAX;
+    const struct usage_file *f = job_usage_file(j);
+    watch_load(&w->w, f->path, usage_file_rest(f, &w->w.more));
 }

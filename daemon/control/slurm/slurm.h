@@ -24,7 +24,7 @@ struct slurm {
 
 typedef const char *slurm_env(const char *name); /* getenv, or a test's */
 
-/* ERR_INVALID: not started by srun, or not exactly once per node; `why` tells how to start it. */
+/* ERR_INVALID: not started by srun, or not exactly once per node; `why` has the command to start it. */
 NODISCARD err_t slurm_read(slurm_env *env, struct slurm *ret, struct why *why);
 void slurm_fini(struct slurm *s);
 

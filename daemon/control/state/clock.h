@@ -1,10 +1,10 @@
 /* The clock of the cluster: milliseconds, for durations that outlive a leader, such as run.max_seconds, the hours of a
  * join token and the day for which request ids are kept.
  *
- * It is no date. Every node carries it on with its own monotonic clock, and every record has its leader's reading, so
- * a wall clock that somebody sets, or that is wrong on one node, changes no duration. Time during which no node of the
- * cluster ran does not count, except after a restart of dtd-control on a machine that stayed up: the folder of the log
- * has a file with the difference to the monotonic clock of this boot. Loop thread. */
+ * It is no date. Every node carries it on with its own monotonic clock, and every record has its leader's reading, so a
+ * step of a wall clock, or a wrong one on one node, changes no duration. Time during which no node of the cluster
+ * ran does not count, except after a restart of dtd-control on a machine that stayed up: the folder of the log has a
+ * file with the difference to the monotonic clock of this boot. Loop thread. */
 #ifndef DTD_DAEMON_CONTROL_STATE_CLOCK_H
 #define DTD_DAEMON_CONTROL_STATE_CLOCK_H
 

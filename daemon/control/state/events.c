@@ -1,7 +1,7 @@
 /* Events: a list of what happened, made from the records of the log as they are applied.
  *
  * Almost every event is a record that the log has for another reason, so the list costs no writes. Only what no other
- * record says (a node was lost or came back, a rank became slow) is a record of its own: an incident with the field
+ * record has (a node was lost or came back, a rank became slow) is a record of its own: an incident with the field
  * `event`. Older versions answer one without a job with `notfound`, and store one of a job as an incident.
  *
  * An event is built before its record is applied, because it compares the record with the state, and because an apply

@@ -1,8 +1,8 @@
 /* Which cluster this is: its id and its generation (state.h). A recovery continues with one copy of the log, so it
- * makes a new generation: the nodes that had other copies are no part of it, and what they know is worth nothing any
- * more, that is, keys and join tokens. The keys of the generation before stay valid for the nodes that had no copy
- * until all of these have the new one; then they are retired. A retired key opens nothing, but a node of a cluster that
- * was recovered without it can still be told so. */
+ * makes a new generation: the nodes that had other copies are no part of it, and their keys and join tokens are not
+ * accepted any more. The keys of the generation before stay valid for the nodes that had no copy until all of these
+ * have the new one; then they are retired. A retired key opens nothing, but a node that has it can still be informed
+ * that the cluster was recovered without it. */
 #include "daemon/control/state/internal.h"
 
 #include <stdio.h>

@@ -189,7 +189,7 @@ TEST(a_file_that_nothing_covers)
     save(1);
     path_to("stranger", path);
     assert_ok(file_replace(path, "x", 1, 0600));
-    assert_ok(load_everything(&why)); /* nobody reads it */
+    assert_ok(load_everything(&why)); /* no load reads it */
     assert_err(ERR_CORRUPT, ckpt_verify(dir, NULL, NULL, &why));
     assert_non_null(strstr(why.text, "stranger"));
 }

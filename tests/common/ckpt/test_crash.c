@@ -17,7 +17,7 @@
 
 static int calls, die_at, fail_at, fail_errno;
 
-/* True if this call must fail. `torn`: does half of the work before the process dies. */
+/* True if this call must fail. `torn`: does half of the work before the process exits. */
 static bool injected(void (*torn)(void *), void *arg)
 {
     calls++;
@@ -91,7 +91,7 @@ ssize_t __wrap_pwrite(int fd, const void *data, size_t len, off_t at)
 
 static void submit_torn(void *ring)
 {
-    (void)__real_io_uring_submit(ring); /* the process dies with the write in flight */
+    (void)__real_io_uring_submit(ring); /* the process exits with the write in flight */
 }
 
 int __wrap_io_uring_submit(struct io_uring *ring)

@@ -147,7 +147,7 @@ TEST(stale_after_missed_renewals)
     ckpt_lease_drop(&b);
 }
 
-/* An observer that was stopped for long has seen two looks only, and cannot tell whether the owner was stopped too. */
+/* An observer that was stopped for long has read twice only, and cannot decide whether the owner was stopped too. */
 TEST(a_pause_of_the_observer_counts_as_one_renewal)
 {
     struct ckpt_lease_watch w = {0};
@@ -174,12 +174,12 @@ TEST(a_later_epoch_does_not_wait)
     assert_err(ERR_STALE, ckpt_lease_renew(root, &a, &why));
     assert_non_null(strstr(why.text, "epoch 2 of this job"));
     assert_ok(ckpt_lease_renew(root, &b, &why));
-    assert_ok(ckpt_lease_check(root, &job_a, &why)); /* epochs of one job are told apart by .dtd.epoch */
+    assert_ok(ckpt_lease_check(root, &job_a, &why)); /* .dtd.epoch distinguishes epochs of one job */
     ckpt_lease_drop(&a);
     ckpt_lease_drop(&b);
 }
 
-/* --take-over names the job that the user saw. It does not apply to whoever came after that job. */
+/* --take-over names the job that the user saw. It does not apply to a job that came after that one. */
 TEST(take_over_of_a_named_job)
 {
     struct ckpt_lease_watch w = {0};

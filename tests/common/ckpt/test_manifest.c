@@ -50,7 +50,7 @@ TEST(written_and_read)
     buf_fini(&golden);
 }
 
-/* Recomputes the hash of b, as anybody could: the last 32 bytes are replaced. */
+/* Recomputes the hash of b, as any program could: the last 32 bytes are replaced. */
 static void sign(struct buf *b)
 {
     assert_ok(sums_sha256(b->data, b->len - 32, b->data + b->len - 32));

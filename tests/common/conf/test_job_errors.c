@@ -94,76 +94,75 @@ TEST(files)
     FILES(list);
 }
 
+/* Wrong types, spellings and ranges of one value, and unknown keys. */
+static const struct mistake wrong_values[] = {
+    {"train.seq=2k", "train.seq: expected an integer from 1 to 4194304, found \"2k\"; write all digits: k may mean "
+                     "1000 or 1024"},
+    {"train.steps=1.0005k", "train.steps: expected an integer from 1 to 1000000000, found \"1.0005k\"; with its letter "
+                            "it is no integer, or too large"},
+    {"train.steps=2x", "train.steps: expected an integer from 1 to 1000000000, found \"2x\""},
+    {"train.steps=1_000",
+     "train.steps: expected an integer from 1 to 1000000000, found \"1_000\"; write the digits without _"},
+    {"train.steps=1e3", "train.steps: expected an integer from 1 to 1000000000, found \"1e3\"; write an integer "
+                        "with all its digits, without a decimal point or an exponent"},
+    {"train.steps='3'",
+     "train.steps: expected an integer from 1 to 1000000000, found the string \"3\"; write it without quotes"},
+    {"train.steps=0", "train.steps: expected an integer from 1 to 1000000000, found \"0\""},
+    {"train.steps=", "train.steps: expected an integer from 1 to 1000000000, found nothing"},
+    {"train.steps=[1]", "train.steps: expected an integer from 1 to 1000000000, found a list"},
+    {"train.seed=-1", "train.seed: expected an integer from 0 to 18446744073709551615, found \"-1\"; it is negative"},
+    {"train.lr=abc", "train.lr: expected a number from 0 to 1000, found \"abc\""},
+    {"train.lr=-1", "train.lr: expected a number from 0 to 1000, found \"-1\""},
+    {"train.lr=.nan", "train.lr: expected a number from 0 to 1000, found \".nan\"; it is not a finite number"},
+    {"parallel.sp=yes", "parallel.sp: expected true or false, found \"yes\""},
+    {"model.arch=bert", "model.arch: expected one of llama, gpt2, transformer, found \"bert\""},
+    {"name=../x", "name: expected a name of 1 to 64 letters, digits, dots, dashes and underscores that begins with "
+                  "a letter or a digit, found \"../x\""},
+    {"name=.hidden", "name: expected a name of 1 to 64 letters, digits, dots, dashes and underscores that begins "
+                     "with a letter or a digit, found \".hidden\""},
+    {"data.cache=", "data.cache: expected a string, found nothing; write \"\" for an empty string"},
+    {"data.train=a.txt", "data.train: expected a list of strings, found \"a.txt\"; write [a, b]"},
+    {"data.train=['']", "data.train: expected a path of 1 to 4095 bytes, found the string \"\""},
+    {"data.train_hash=abc", "data.train_hash: expected a hash of 64 hex digits, or \"\", found \"abc\""},
+    {"run.env=[A]", "run.env: expected a map of strings, found a list; write {KEY: value}"},
+    {"run.env.9=1", "run.env: expected a name of letters, digits and underscores for each key (the name of an "
+                    "environment variable), found the string \"9\""},
+    {"run.env.A=[1]", "run.env: expected a string for each key, found a list"},
+    {"model.expert_capacity=-1", "model.expert_capacity: expected a number from 0 to 1000000, found \"-1\""},
+    {"model.expert_capacity=.inf",
+     "model.expert_capacity: expected a number from 0 to 1000000, found \".inf\"; it is not a finite number"},
+    {"model.expert_drop=random", "model.expert_drop: expected one of position, probability, found \"random\""},
+    {"model=3",
+     "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
+     "qkv_bias, qk_norm, window, window_from, window_period, score_softcap, score_scale, ffn, vocab, "
+     "norm_eps, rope_theta, rope_part, rope_type, rope_factor, rope_original, rope_low, rope_high, "
+     "rope_fast, rope_slow, rope_exact, rope_attention, rope_mscale, rope_mscale_all, rope_short, rope_long, "
+     "rope_layers, rope_local_theta, out_bias, ffn_bias, head_bias, ffn_plain, activation, norm, "
+     "norm_place, branches, embed_scale, residual_scale, logit_scale, logit_cap, tied, "
+     "labels, causal, experts, experts_per_token, expert_ffn, shared_experts, "
+     "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
+     "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
+     "expert_capacity, expert_drop, z_loss, found \"3\""},
+    {"parallel.dp=2",
+     "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
+     "(keys of parallel: workers, min_workers, auto, fixed, machine, zero, fsdp, tp, sp, async_tp, pp, schedule, "
+     "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, expert_rows, dispatch, "
+     "recompute)"},
+    {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
+                  "checkpoint, run, forecast)"},
+    {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
+    {"train.lr.x=3", "train.lr.x: unknown key (keys of train: " TRAIN_KEYS ")"},
+    {"data.stage=ram", "data.stage: expected none, shm, auto, or the absolute path of a folder, found \"ram\""},
+    {"data.stage=scratch", "data.stage: expected none, shm, auto, or the absolute path of a folder, found \"scratch\""},
+    {"data.train=*.txt", "data.train: not YAML: while scanning an alias, did not find expected alphabetic or "
+                         "numeric character; put a string that begins with * or & in quotes"},
+    {"steps", "KEY=VALUE is needed, such as train.lr=1e-4"},
+    {"=3", "KEY=VALUE is needed, such as train.lr=1e-4"},
+};
+
 TEST(values)
 {
-    static const struct mistake list[] = {
-        {"train.seq=2k", "train.seq: expected an integer from 1 to 4194304, found \"2k\"; write all digits: k may mean "
-                         "1000 or 1024"},
-        {"train.steps=1.0005k",
-         "train.steps: expected an integer from 1 to 1000000000, found \"1.0005k\"; with its letter "
-         "it is no integer, or too large"},
-        {"train.steps=2x", "train.steps: expected an integer from 1 to 1000000000, found \"2x\""},
-        {"train.steps=1_000",
-         "train.steps: expected an integer from 1 to 1000000000, found \"1_000\"; write the digits without _"},
-        {"train.steps=1e3", "train.steps: expected an integer from 1 to 1000000000, found \"1e3\"; write an integer "
-                            "with all its digits, without a decimal point or an exponent"},
-        {"train.steps='3'",
-         "train.steps: expected an integer from 1 to 1000000000, found the string \"3\"; write it without quotes"},
-        {"train.steps=0", "train.steps: expected an integer from 1 to 1000000000, found \"0\""},
-        {"train.steps=", "train.steps: expected an integer from 1 to 1000000000, found nothing"},
-        {"train.steps=[1]", "train.steps: expected an integer from 1 to 1000000000, found a list"},
-        {"train.seed=-1",
-         "train.seed: expected an integer from 0 to 18446744073709551615, found \"-1\"; it is negative"},
-        {"train.lr=abc", "train.lr: expected a number from 0 to 1000, found \"abc\""},
-        {"train.lr=-1", "train.lr: expected a number from 0 to 1000, found \"-1\""},
-        {"train.lr=.nan", "train.lr: expected a number from 0 to 1000, found \".nan\"; it is not a finite number"},
-        {"parallel.sp=yes", "parallel.sp: expected true or false, found \"yes\""},
-        {"model.arch=bert", "model.arch: expected one of llama, gpt2, transformer, found \"bert\""},
-        {"name=../x", "name: expected a name of 1 to 64 letters, digits, dots, dashes and underscores that begins with "
-                      "a letter or a digit, found \"../x\""},
-        {"name=.hidden", "name: expected a name of 1 to 64 letters, digits, dots, dashes and underscores that begins "
-                         "with a letter or a digit, found \".hidden\""},
-        {"data.cache=", "data.cache: expected a string, found nothing; write \"\" for an empty string"},
-        {"data.train=a.txt", "data.train: expected a list of strings, found \"a.txt\"; write [a, b]"},
-        {"data.train=['']", "data.train: expected a path of 1 to 4095 bytes, found the string \"\""},
-        {"data.train_hash=abc", "data.train_hash: expected a hash of 64 hex digits, or \"\", found \"abc\""},
-        {"run.env=[A]", "run.env: expected a map of strings, found a list; write {KEY: value}"},
-        {"run.env.9=1", "run.env: expected a name of letters, digits and underscores for each key (the name of an "
-                        "environment variable), found the string \"9\""},
-        {"run.env.A=[1]", "run.env: expected a string for each key, found a list"},
-        {"model.expert_capacity=-1", "model.expert_capacity: expected a number from 0 to 1000000, found \"-1\""},
-        {"model.expert_capacity=.inf",
-         "model.expert_capacity: expected a number from 0 to 1000000, found \".inf\"; it is not a finite number"},
-        {"model.expert_drop=random", "model.expert_drop: expected one of position, probability, found \"random\""},
-        {"model=3",
-         "model: expected a map with some of the keys arch, dim, layers, heads, kv_heads, head_dim, "
-         "qkv_bias, qk_norm, window, window_from, window_period, score_softcap, score_scale, ffn, vocab, "
-         "norm_eps, rope_theta, rope_part, rope_type, rope_factor, rope_original, rope_low, rope_high, "
-         "rope_fast, rope_slow, rope_exact, rope_attention, rope_mscale, rope_mscale_all, rope_short, rope_long, "
-         "rope_layers, rope_local_theta, out_bias, ffn_bias, head_bias, ffn_plain, activation, norm, "
-         "norm_place, branches, embed_scale, residual_scale, logit_scale, logit_cap, tied, "
-         "labels, causal, experts, experts_per_token, expert_ffn, shared_experts, "
-         "shared_gate, moe_every, dense_layers, router, router_norm, router_bias, router_scale, "
-         "router_groups, router_groups_kept, router_group_best, aux_loss, aux_scope, expert_bias, "
-         "expert_capacity, expert_drop, z_loss, found \"3\""},
-        {"parallel.dp=2",
-         "parallel.dp: unknown key; did you mean parallel.workers (dp is workers / (fsdp tp pp cp))? "
-         "(keys of parallel: workers, min_workers, auto, fixed, machine, zero, fsdp, tp, sp, async_tp, pp, schedule, "
-         "schedule_csv, post_validation, chunks, prefetch, reshard, cp, ep, expert_load, expert_rows, dispatch, "
-         "recompute)"},
-        {"seq_len=2", "seq_len: unknown key; did you mean train.seq? (top level: name, model, data, train, parallel, "
-                      "checkpoint, run, forecast)"},
-        {"train.stps=3", "train.stps: unknown key; did you mean train.steps? (keys of train: " TRAIN_KEYS ")"},
-        {"train.lr.x=3", "train.lr.x: unknown key (keys of train: " TRAIN_KEYS ")"},
-        {"data.stage=ram", "data.stage: expected none, shm, auto, or the absolute path of a folder, found \"ram\""},
-        {"data.stage=scratch",
-         "data.stage: expected none, shm, auto, or the absolute path of a folder, found \"scratch\""},
-        {"data.train=*.txt", "data.train: not YAML: while scanning an alias, did not find expected alphabetic or "
-                             "numeric character; put a string that begins with * or & in quotes"},
-        {"steps", "KEY=VALUE is needed, such as train.lr=1e-4"},
-        {"=3", "KEY=VALUE is needed, such as train.lr=1e-4"},
-    };
-    SETS(list);
+    SETS(wrong_values);
 }
 
 TEST(samples_and_labels)
@@ -194,185 +193,217 @@ TEST(labels_want_one_text_a_sample)
     FILES(list);
 }
 
-TEST(rules)
+static const struct mistake data_rules[] = {
+    {"data.packing=best_fit", "data.packing: a sample of whole documents needs boundaries between them: set "
+                              "data.documents to separate, or write wrapped"},
+    {"data.template=chatml", "data.template: its tokens are in tokenizer files, which only the tokenizer bpe reads: "
+                             "write none, or set data.tokenizer to bpe"},
+    {"data.weights=[0.5, 0.5]", "data.weights: 2 weights for 1 items of data.train: write one for each; an item may "
+                                "be a pattern"},
+    {"data.passes=[1]", "data.passes: 1 numbers for 0 sources: write one for each item of data.train, and "
+                        "data.weights too, or []"},
+    {"data={train: [a, b], weights: [1]}", "data.weights: 1 weights for 2 items of data.train: write one for each; an "
+                                           "item may be a pattern"},
+    {"data={train: [a, b], weights: [1, 2], passes: [1]}", "data.passes: 1 numbers for 2 sources: write one for each "
+                                                           "item of data.train, and data.weights too, or []"},
+    {"data={train: [a], weights: [0]}", "data.weights: expected a number above 0, found \"0\""},
+    {"data={train: [a], weights: [1], passes: [-1]}", "data.passes: expected a whole number, at least 0, found "
+                                                      "\"-1\""},
+    {"data.train=[]", "data.train: the list is empty: write at least one file or pattern"},
+    {"data.lowercase=true", "data.lowercase: only the tokenizers words and split support this: write false"},
+    {"data.tokenizer_files=[a]", "data.tokenizer_files: only the tokenizer bpe reads files: leave the key out"},
+    {"data.tokenizer=bpe", "job.yaml: data.tokenizer_files: the tokenizer bpe needs its files: write [vocab.json, "
+                           "merges.txt], or [tokenizer.json]"},
+};
+
+TEST(rules_of_data)
 {
-    static const struct mistake list[] = {
-        {"checkpoint.map=['a.*.*=b']", "checkpoint.map: expected FROM=TO with at most one * in FROM and, if FROM has "
-                                       "one, at most one in TO, found the "
-                                       "string \"a.*.*=b\""},
-        {"checkpoint.map=['a=b.*']", "checkpoint.map: expected FROM=TO with at most one * in FROM and, if FROM has "
-                                     "one, at most one in TO, found the "
-                                     "string \"a=b.*\""},
-        {"data.packing=best_fit", "data.packing: a sample of whole documents needs boundaries between them: set "
-                                  "data.documents to separate, or write wrapped"},
-        {"data.template=chatml",
-         "data.template: its tokens are in tokenizer files, which only the tokenizer bpe reads: "
-         "write none, or set data.tokenizer to bpe"},
-        {"data.weights=[0.5, 0.5]",
-         "data.weights: 2 weights for 1 items of data.train: write one for each; an item may "
-         "be a pattern"},
-        {"data.passes=[1]", "data.passes: 1 numbers for 0 sources: write one for each item of data.train, and "
-                            "data.weights too, or []"},
-        {"data={train: [a, b], weights: [1]}",
-         "data.weights: 1 weights for 2 items of data.train: write one for each; an "
-         "item may be a pattern"},
-        {"data={train: [a, b], weights: [1, 2], passes: [1]}",
-         "data.passes: 1 numbers for 2 sources: write one for each "
-         "item of data.train, and data.weights too, or []"},
-        {"data={train: [a], weights: [0]}", "data.weights: expected a number above 0, found \"0\""},
-        {"data={train: [a], weights: [1], passes: [-1]}", "data.passes: expected a whole number, at least 0, found "
-                                                          "\"-1\""},
-        {"data.train=[]", "data.train: the list is empty: write at least one file or pattern"},
-        {"model.heads=7", "model.heads: model.dim 256 is not divisible by 7 heads: write 4 heads, or model.dim 259"},
-        {"model.kv_heads=3", "model.kv_heads: 8 heads are not divisible by 3 key-value heads: write 2"},
-        {"model.kv_heads=16", "model.kv_heads: 8 heads are not divisible by 16 key-value heads: write 8"},
-        {"model={dim: 24, heads: 8, kv_heads: 0}",
-         "model.heads: dim / heads is 3; llama's rotary position embedding works on pairs and needs an even number"},
-        {"model={dim: 24, heads: 8, kv_heads: 0, head_dim: 5}",
-         "model.head_dim: 5; llama's rotary position embedding works on pairs and needs an even number: write 6"},
-        {"model={heads: 4096, dim: 8192, head_dim: 1000}",
-         "model.head_dim: 4096 heads of 1000 columns have more than 1048576: write at most 256"},
-        {"model={arch: gpt2, tied: true, kv_heads: 0, head_dim: 16}",
-         "model.head_dim: the heads of gpt2 have model.dim / model.heads columns: write 0"},
-        {"model={arch: gpt2, tied: true, kv_heads: 0, qkv_bias: true}",
-         "model.qkv_bias: gpt2 always has biases, and this key is for llama: write false"},
-        {"model={arch: transformer, kv_heads: 0, qk_norm: head}",
-         "model.qk_norm: transformer does not normalize queries and keys: write none"},
-        {"model={arch: gpt2, tied: true, kv_heads: 0, window: 16}",
-         "model.window: this key is for llama, not for gpt2: leave it out"},
-        {"model={arch: transformer, kv_heads: 0, score_softcap: 50}",
-         "model.score_softcap: this key is for llama, not for transformer: leave it out"},
-        {"model={arch: gpt2, tied: true, kv_heads: 0, score_scale: 0.1}",
-         "model.score_scale: this key is for llama, not for gpt2: leave it out"},
-        {"model.window_from=1", "model.window_from: no layer has a window: set model.window, or write 0"},
-        {"model.window_period=2", "model.window_period: no layer has a window: set model.window, or write 0"},
-        {"model={window: 8, window_period: 1}",
-         "model.window_period: no layer would have the window: write 0, or model.window 0"},
-        {"model={layers: 4, window: 8, window_from: 4}",
-         "model.window_from: the model has 4 layers, so none has the window: write at most 3, or model.window 0"},
-        {"model.qk_norm=heads", "model.qk_norm: expected one of none, head, whole, found \"heads\""},
-        {"model={arch: gpt2, tied: true}",
-         "job.yaml:2: model.kv_heads: gpt2 has no grouped-query attention: write 0 or 8"},
-        {"model.vocab=100",
-         "model.vocab: the tokenizer bytes has 256 tokens: write 0 (the tokenizer's size), or at least 256"},
-        {"model={arch: gpt2, kv_heads: 0, tied: true, experts: 4}",
-         "model.experts: only llama has experts: write 0, or model.arch llama"},
-        {"model={experts: 4, experts_per_token: 5}",
-         "model.experts_per_token: 5 experts per token of 4: write at most 4"},
-        {"model={experts: 4, router: switch}",
-         "job.yaml: model.experts_per_token: the router switch uses one expert per token: write 1, or model.router "
-         "softmax"},
-        {"model={experts: 4, experts_per_token: 1, router_norm: true}",
-         "model.router_norm: with one expert per token the weight would always be 1, and the router would not learn: "
-         "write false"},
-        {"model={experts: 6, router_groups: 4}",
-         "model.router_groups: 6 experts are not divisible by 4 groups: write 3"},
-        {"model={experts: 6, router_groups: 3, router_groups_kept: 4}",
-         "model.router_groups_kept: 4 of 3 groups: write at most 3"},
-        {"model={experts: 6, experts_per_token: 3, router_groups: 3}",
-         "job.yaml: model.router_groups_kept: 1 groups of 2 experts have fewer than the 3 experts that each token "
-         "uses: write at least 2"},
-        {"model={experts: 6, router_groups: 3, router_group_best: 3}",
-         "model.router_group_best: a group has 2 experts: write at most 2"},
-        {"model={experts: 4, moe_every: 5}",
-         "model.moe_every: no layer would have experts, since model.layers is 4: write at most 4"},
-        {"model={experts: 4, moe_every: 2, dense_layers: 4}",
-         "model.dense_layers: no layer would have experts: write at most 3"},
-        {"train.save_routing=a", "train.save_routing: there are no routers: write \"\", or set model.experts"},
-        {"model={expert_capacity: 1.25}", "model.expert_capacity: there are no experts: write 0, or set model.experts"},
-        {"model={experts: 4, expert_drop: probability}",
-         "model.expert_drop: no token is dropped, since model.expert_capacity is 0: write position, or set "
-         "model.expert_capacity"},
-        {"model={experts: 4, shared_gate: true}",
-         "model.shared_gate: there are no shared experts: write false, or set model.shared_experts"},
-        {"data.lowercase=true", "data.lowercase: only the tokenizers words and split support this: write false"},
-        {"data.tokenizer_files=[a]", "data.tokenizer_files: only the tokenizer bpe reads files: leave the key out"},
-        {"data.tokenizer=bpe", "job.yaml: data.tokenizer_files: the tokenizer bpe needs its files: write [vocab.json, "
-                               "merges.txt], or [tokenizer.json]"},
-        {"train.micro_batch=17", "train.micro_batch: 17 is more than train.global_batch: write at most 16"},
-        {"train.global_batch=3", "job.yaml:4: train.micro_batch: 4 is more than train.global_batch: write at most 3"},
-        {"train.warmup=301", "train.warmup: 301 steps are more than train.steps: write at most 300"},
-        {"train.decay=1", "train.decay: only train.schedule wsd has a decay phase: write 0, or train.schedule wsd"},
-        {"train={numerics: proof, dtype: float32}",
-         "train.dtype: train.numerics proof computes in float64: write float64, or leave the key out"},
-        {"train={numerics: canonical, dtype: float64}",
-         "train.dtype: train.numerics canonical computes in float32 or bfloat16: write one of them, or leave the key "
-         "out"},
-        {"parallel={workers: 7, tp: 3}", "parallel.workers: 7 workers are not a multiple of fsdp x tp x pp x cp, which "
-                                         "is 3: write 6 or 9, or parallel.tp 1 or 7"},
-        {"parallel={workers: 8, tp: 3}",
-         "parallel.workers: 8 workers are not a multiple of fsdp x tp x pp x cp, which is 3: write 6 or 9, "
-         "or parallel.tp 2 or 4"},
-        {"parallel={workers: 12, fsdp: 2, pp: 4, tp: 1}", "parallel.workers: 12 workers are not a multiple of fsdp x "
-                                                          "tp x pp x cp, which is 8: write 8 or 16, or parallel.pp 3"},
-        {"parallel={workers: 2, tp: 4}",
-         "parallel.workers: 2 workers are fewer than fsdp x tp x pp x cp, which is 4: write 4, or parallel.tp 2"},
-        {"parallel={fsdp: 1000000, tp: 1000000, cp: 1000000, pp: 2}",
-         "job.yaml:6: parallel.workers: fsdp x tp x pp x cp is more than 1048576 workers"},
-        {"parallel.pp=5", "parallel.pp: 5 stages need as many layers, but model.layers is 4: write at most 4"},
-        {"parallel.dispatch=all_gather", "parallel.dispatch: parallel.ep is 1, so tokens stay with their ranks: leave "
-                                         "the key out, or set parallel.ep"},
-        {"parallel.ep=2", "parallel.ep: the model has no experts: write 1, or set model.experts"},
-        {"parallel.expert_load=balanced", "parallel.expert_load: balances ranks among which experts are divided, but "
-                                          "parallel.ep is 1: write routed, or set parallel.ep"},
-        {"parallel.recompute=experts", "parallel.recompute: the model has no experts: write none, full, pointwise or "
-                                       "attention, or set model.experts"},
-        {"parallel.zero=1",
-         "parallel.zero: ZeRO 1 shards over parallel.fsdp, which is 1: write 0, or parallel.fsdp of at least 2"},
-        {"parallel={tp: 9, workers: 9}", "parallel.tp: 9 ranks cannot share 8 heads: write 3"},
-        {"parallel={cp: 129, workers: 129}",
-         "parallel.cp: each rank takes two pieces of the sequence, which has 256 tokens: write at most 128"},
-        {"parallel.async_tp=true", "parallel.async_tp: it overlaps the collectives of tensor parallelism, but "
-                                   "parallel.tp is 1: write false, or parallel.tp of at least 2"},
-        {"parallel.post_validation=true",
-         "parallel.post_validation: it needs a pipeline of at least 2 ranks with the schedule zb-h2 or zb-v: write "
-         "false, or parallel.schedule zb-h2"},
-        {"parallel={post_validation: true, pp: 2, workers: 2, schedule: zb-h1}",
-         "parallel.post_validation: it needs a pipeline of at least 2 ranks with the schedule zb-h2 or zb-v: write "
-         "false, or parallel.schedule zb-h2"},
-        {"parallel={async_tp: true, tp: 2, workers: 2, sp: false}",
-         "parallel.async_tp: it overlaps the collectives of sequence parallelism, but parallel.sp is false: write "
-         "false, or parallel.sp true"},
-        {"parallel.chunks=2",
-         "parallel.chunks: 2 stages per pipeline rank, but parallel.pp is 1: write 1, or parallel.pp of at least 2"},
-        {"parallel={chunks: 2, pp: 2}",
-         "parallel.chunks: 2 stages per pipeline rank, but the schedule 1f1b has 1: write "
-         "1, or parallel.schedule interleaved"},
-        {"parallel={pp: 2, schedule: zb-v}",
-         "job.yaml: parallel.chunks: 1 stages per pipeline rank, but the schedule zb-v has 2: write 2, or "
-         "parallel.schedule 1f1b"},
-        {"parallel={chunks: 3, pp: 2, schedule: zb-v}",
-         "parallel.chunks: 3 stages per pipeline rank, but the schedule zb-v has 2: write 2, or parallel.schedule "
-         "interleaved"},
-        {"parallel={workers: 3, chunks: 2, pp: 3, schedule: zb-v}",
-         "parallel.chunks: the schedule zb-v has 2 stages on each of 3 ranks, but model.layers is 4: write parallel.pp "
-         "of at most 2"},
-        {"parallel={chunks: 3, pp: 2, schedule: interleaved}",
-         "parallel.chunks: 3 stages on each of 2 ranks, but model.layers is 4: write 2"},
-        {"parallel={pp: 2, schedule: file}", "job.yaml: parallel.schedule_csv: it is empty, but parallel.schedule file "
-                                             "needs it: write the schedule, or choose another parallel.schedule"},
-        {"parallel.schedule_csv=F0.0", "parallel.schedule_csv: only parallel.schedule file uses it: leave the key out"},
-        {"parallel={workers: 6, min_workers: 8}",
-         "parallel.min_workers: 8 is more than parallel.workers: write 6 or 0"},
-        {"parallel={workers: 6, min_workers: 3, pp: 2}",
-         "parallel.min_workers: 3 workers are not a whole number of replicas of 2 workers: write 4"},
-        {"run.nodes=4", "run.nodes: 2 workers cannot be spread evenly over 4 nodes: write 2 or 0"},
-        {"checkpoint.memory_every=5",
-         "checkpoint.memory_every: this version cannot save checkpoints to memory: write 0 instead of 5"},
-        {"run.comm=nccl",
-         "run.comm: nccl transfers GPU memory, but run.device is cpu: write shm or auto, or run.device cuda"},
-        {"run.comm=staged",
-         "run.comm: staged transfers GPU memory, but run.device is cpu: write shm or auto, or run.device cuda"},
-        {"run={device: cuda, comm: shm}", "run.comm: shm needs run.device cpu: write nccl, staged or auto"},
-        {"run={device: cuda, comm: ucx}", "run.comm: ucx needs run.device cpu: write nccl, staged or auto"},
-        {"run={device: cuda, comm_thread: on}", "run.comm_thread: workers on GPUs overlap communication and "
-                                                "computation without a thread: write auto, or run.device cpu"},
-        {"run.comm_thread=yes", "run.comm_thread: expected one of auto, on, off, found \"yes\""},
-        {"run.comm=gloo", "run.comm: expected one of auto, shm, stream, ucx, nccl, staged, found \"gloo\""},
-        {"run.workers_per_gpu=0", "run.workers_per_gpu: expected an integer from 1 to 64, found \"0\""},
-        {"run.workers_per_gpu=65", "run.workers_per_gpu: expected an integer from 1 to 64, found \"65\""},
-    };
-    SETS(list);
+    SETS(data_rules);
+}
+
+static const struct mistake model_rules[] = {
+    {"model.heads=7", "model.heads: model.dim 256 is not divisible by 7 heads: write 4 heads, or model.dim 259"},
+    {"model.kv_heads=3", "model.kv_heads: 8 heads are not divisible by 3 key-value heads: write 2"},
+    {"model.kv_heads=16", "model.kv_heads: 8 heads are not divisible by 16 key-value heads: write 8"},
+    {"model={dim: 24, heads: 8, kv_heads: 0}",
+     "model.heads: dim / heads is 3; llama's rotary position embedding works on pairs and needs an even number"},
+    {"model={dim: 24, heads: 8, kv_heads: 0, head_dim: 5}",
+     "model.head_dim: 5; llama's rotary position embedding works on pairs and needs an even number: write 6"},
+    {"model={heads: 4096, dim: 8192, head_dim: 1000}",
+     "model.head_dim: 4096 heads of 1000 columns have more than 1048576: write at most 256"},
+    {"model={arch: gpt2, tied: true, kv_heads: 0, head_dim: 16}",
+     "model.head_dim: the heads of gpt2 have model.dim / model.heads columns: write 0"},
+    {"model={arch: gpt2, tied: true, kv_heads: 0, qkv_bias: true}",
+     "model.qkv_bias: gpt2 always has biases, and this key is for llama: write false"},
+    {"model={arch: transformer, kv_heads: 0, qk_norm: head}",
+     "model.qk_norm: transformer does not normalize queries and keys: write none"},
+    {"model={arch: gpt2, tied: true, kv_heads: 0, window: 16}",
+     "model.window: this key is for llama, not for gpt2: leave it out"},
+    {"model={arch: transformer, kv_heads: 0, score_softcap: 50}",
+     "model.score_softcap: this key is for llama, not for transformer: leave it out"},
+    {"model={arch: gpt2, tied: true, kv_heads: 0, score_scale: 0.1}",
+     "model.score_scale: this key is for llama, not for gpt2: leave it out"},
+    {"model.window_from=1", "model.window_from: no layer has a window: set model.window, or write 0"},
+    {"model.window_period=2", "model.window_period: no layer has a window: set model.window, or write 0"},
+    {"model={window: 8, window_period: 1}",
+     "model.window_period: no layer would have the window: write 0, or model.window 0"},
+    {"model={layers: 4, window: 8, window_from: 4}",
+     "model.window_from: the model has 4 layers, so none has the window: write at most 3, or model.window 0"},
+    {"model.qk_norm=heads", "model.qk_norm: expected one of none, head, whole, found \"heads\""},
+    {"model={arch: gpt2, tied: true}", "job.yaml:2: model.kv_heads: gpt2 has no grouped-query attention: write 0 or 8"},
+    {"model.vocab=100",
+     "model.vocab: the tokenizer bytes has 256 tokens: write 0 (the tokenizer's size), or at least 256"},
+};
+
+TEST(rules_of_models)
+{
+    SETS(model_rules);
+}
+
+static const struct mistake experts_rules[] = {
+    {"model={arch: gpt2, kv_heads: 0, tied: true, experts: 4}",
+     "model.experts: only llama has experts: write 0, or model.arch llama"},
+    {"model={experts: 4, experts_per_token: 5}", "model.experts_per_token: 5 experts per token of 4: write at most 4"},
+    {"model={experts: 4, router: switch}",
+     "job.yaml: model.experts_per_token: the router switch uses one expert per token: write 1, or model.router "
+     "softmax"},
+    {"model={experts: 4, experts_per_token: 1, router_norm: true}",
+     "model.router_norm: with one expert per token the weight would always be 1, and the router would not learn: "
+     "write false"},
+    {"model={experts: 6, router_groups: 4}", "model.router_groups: 6 experts are not divisible by 4 groups: write 3"},
+    {"model={experts: 6, router_groups: 3, router_groups_kept: 4}",
+     "model.router_groups_kept: 4 of 3 groups: write at most 3"},
+    {"model={experts: 6, experts_per_token: 3, router_groups: 3}",
+     "job.yaml: model.router_groups_kept: 1 groups of 2 experts have fewer than the 3 experts that each token "
+     "uses: write at least 2"},
+    {"model={experts: 6, router_groups: 3, router_group_best: 3}",
+     "model.router_group_best: a group has 2 experts: write at most 2"},
+    {"model={experts: 4, moe_every: 5}",
+     "model.moe_every: no layer would have experts, since model.layers is 4: write at most 4"},
+    {"model={experts: 4, moe_every: 2, dense_layers: 4}",
+     "model.dense_layers: no layer would have experts: write at most 3"},
+    {"train.save_routing=a", "train.save_routing: there are no routers: write \"\", or set model.experts"},
+    {"model={expert_capacity: 1.25}", "model.expert_capacity: there are no experts: write 0, or set model.experts"},
+    {"model={experts: 4, expert_drop: probability}",
+     "model.expert_drop: no token is dropped, since model.expert_capacity is 0: write position, or set "
+     "model.expert_capacity"},
+    {"model={experts: 4, shared_gate: true}",
+     "model.shared_gate: there are no shared experts: write false, or set model.shared_experts"},
+    {"parallel.dispatch=all_gather", "parallel.dispatch: parallel.ep is 1, so tokens stay with their ranks: leave "
+                                     "the key out, or set parallel.ep"},
+    {"parallel.ep=2", "parallel.ep: the model has no experts: write 1, or set model.experts"},
+    {"parallel.expert_load=balanced", "parallel.expert_load: balances ranks among which experts are divided, but "
+                                      "parallel.ep is 1: write routed, or set parallel.ep"},
+    {"parallel.recompute=experts", "parallel.recompute: the model has no experts: write none, full, pointwise or "
+                                   "attention, or set model.experts"},
+};
+
+TEST(rules_of_experts)
+{
+    SETS(experts_rules);
+}
+
+static const struct mistake train_rules[] = {
+    {"train.micro_batch=17", "train.micro_batch: 17 is more than train.global_batch: write at most 16"},
+    {"train.global_batch=3", "job.yaml:4: train.micro_batch: 4 is more than train.global_batch: write at most 3"},
+    {"train.warmup=301", "train.warmup: 301 steps are more than train.steps: write at most 300"},
+    {"train.decay=1", "train.decay: only train.schedule wsd has a decay phase: write 0, or train.schedule wsd"},
+    {"train={numerics: proof, dtype: float32}",
+     "train.dtype: train.numerics proof computes in float64: write float64, or leave the key out"},
+    {"train={numerics: canonical, dtype: float64}",
+     "train.dtype: train.numerics canonical computes in float32 or bfloat16: write one of them, or leave the key "
+     "out"},
+};
+
+TEST(rules_of_training)
+{
+    SETS(train_rules);
+}
+
+static const struct mistake parallel_rules[] = {
+    {"parallel={workers: 7, tp: 3}", "parallel.workers: 7 workers are not a multiple of fsdp x tp x pp x cp, which "
+                                     "is 3: write 6 or 9, or parallel.tp 1 or 7"},
+    {"parallel={workers: 8, tp: 3}",
+     "parallel.workers: 8 workers are not a multiple of fsdp x tp x pp x cp, which is 3: write 6 or 9, "
+     "or parallel.tp 2 or 4"},
+    {"parallel={workers: 12, fsdp: 2, pp: 4, tp: 1}", "parallel.workers: 12 workers are not a multiple of fsdp x "
+                                                      "tp x pp x cp, which is 8: write 8 or 16, or parallel.pp 3"},
+    {"parallel={workers: 2, tp: 4}",
+     "parallel.workers: 2 workers are fewer than fsdp x tp x pp x cp, which is 4: write 4, or parallel.tp 2"},
+    {"parallel={fsdp: 1000000, tp: 1000000, cp: 1000000, pp: 2}",
+     "job.yaml:6: parallel.workers: fsdp x tp x pp x cp is more than 1048576 workers"},
+    {"parallel.pp=5", "parallel.pp: 5 stages need as many layers, but model.layers is 4: write at most 4"},
+    {"parallel.zero=1",
+     "parallel.zero: ZeRO 1 shards over parallel.fsdp, which is 1: write 0, or parallel.fsdp of at least 2"},
+    {"parallel={tp: 9, workers: 9}", "parallel.tp: 9 ranks cannot share 8 heads: write 3"},
+    {"parallel={cp: 129, workers: 129}",
+     "parallel.cp: each rank takes two pieces of the sequence, which has 256 tokens: write at most 128"},
+    {"parallel.async_tp=true", "parallel.async_tp: it overlaps the collectives of tensor parallelism, but "
+                               "parallel.tp is 1: write false, or parallel.tp of at least 2"},
+    {"parallel.post_validation=true",
+     "parallel.post_validation: it needs a pipeline of at least 2 ranks with the schedule zb-h2 or zb-v: write "
+     "false, or parallel.schedule zb-h2"},
+    {"parallel={post_validation: true, pp: 2, workers: 2, schedule: zb-h1}",
+     "parallel.post_validation: it needs a pipeline of at least 2 ranks with the schedule zb-h2 or zb-v: write "
+     "false, or parallel.schedule zb-h2"},
+    {"parallel={async_tp: true, tp: 2, workers: 2, sp: false}",
+     "parallel.async_tp: it overlaps the collectives of sequence parallelism, but parallel.sp is false: write "
+     "false, or parallel.sp true"},
+    {"parallel.chunks=2",
+     "parallel.chunks: 2 stages per pipeline rank, but parallel.pp is 1: write 1, or parallel.pp of at least 2"},
+    {"parallel={chunks: 2, pp: 2}", "parallel.chunks: 2 stages per pipeline rank, but the schedule 1f1b has 1: write "
+                                    "1, or parallel.schedule interleaved"},
+    {"parallel={pp: 2, schedule: zb-v}",
+     "job.yaml: parallel.chunks: 1 stages per pipeline rank, but the schedule zb-v has 2: write 2, or "
+     "parallel.schedule 1f1b"},
+    {"parallel={chunks: 3, pp: 2, schedule: zb-v}",
+     "parallel.chunks: 3 stages per pipeline rank, but the schedule zb-v has 2: write 2, or parallel.schedule "
+     "interleaved"},
+    {"parallel={workers: 3, chunks: 2, pp: 3, schedule: zb-v}",
+     "parallel.chunks: the schedule zb-v has 2 stages on each of 3 ranks, but model.layers is 4: write parallel.pp "
+     "of at most 2"},
+    {"parallel={chunks: 3, pp: 2, schedule: interleaved}",
+     "parallel.chunks: 3 stages on each of 2 ranks, but model.layers is 4: write 2"},
+    {"parallel={pp: 2, schedule: file}", "job.yaml: parallel.schedule_csv: it is empty, but parallel.schedule file "
+                                         "needs it: write the schedule, or choose another parallel.schedule"},
+    {"parallel.schedule_csv=F0.0", "parallel.schedule_csv: only parallel.schedule file uses it: leave the key out"},
+    {"parallel={workers: 6, min_workers: 8}", "parallel.min_workers: 8 is more than parallel.workers: write 6 or 0"},
+    {"parallel={workers: 6, min_workers: 3, pp: 2}",
+     "parallel.min_workers: 3 workers are not a whole number of replicas of 2 workers: write 4"},
+};
+
+TEST(rules_of_layouts)
+{
+    SETS(parallel_rules);
+}
+
+static const struct mistake run_rules[] = {
+    {"checkpoint.map=['a.*.*=b']", "checkpoint.map: expected FROM=TO with at most one * in FROM and, if FROM has "
+                                   "one, at most one in TO, found the "
+                                   "string \"a.*.*=b\""},
+    {"checkpoint.map=['a=b.*']", "checkpoint.map: expected FROM=TO with at most one * in FROM and, if FROM has "
+                                 "one, at most one in TO, found the "
+                                 "string \"a=b.*\""},
+    {"run.nodes=4", "run.nodes: 2 workers cannot be spread evenly over 4 nodes: write 2 or 0"},
+    {"checkpoint.memory_every=5",
+     "checkpoint.memory_every: this version cannot save checkpoints to memory: write 0 instead of 5"},
+    {"run.comm=nccl",
+     "run.comm: nccl transfers GPU memory, but run.device is cpu: write shm or auto, or run.device cuda"},
+    {"run.comm=staged",
+     "run.comm: staged transfers GPU memory, but run.device is cpu: write shm or auto, or run.device cuda"},
+    {"run={device: cuda, comm: shm}", "run.comm: shm needs run.device cpu: write nccl, staged or auto"},
+    {"run={device: cuda, comm: ucx}", "run.comm: ucx needs run.device cpu: write nccl, staged or auto"},
+    {"run={device: cuda, comm_thread: on}", "run.comm_thread: workers on GPUs overlap communication and "
+                                            "computation without a thread: write auto, or run.device cpu"},
+    {"run.comm_thread=yes", "run.comm_thread: expected one of auto, on, off, found \"yes\""},
+    {"run.comm=gloo", "run.comm: expected one of auto, shm, stream, ucx, nccl, staged, found \"gloo\""},
+    {"run.workers_per_gpu=0", "run.workers_per_gpu: expected an integer from 1 to 64, found \"0\""},
+    {"run.workers_per_gpu=65", "run.workers_per_gpu: expected an integer from 1 to 64, found \"65\""},
+};
+
+TEST(rules_of_checkpoints_and_runs)
+{
+    SETS(run_rules);
 }
 
 struct pair {
@@ -592,7 +623,7 @@ TEST(automatic_layouts)
          "job.yaml:5: parallel.workers: 3 workers are not a multiple of fsdp x tp x pp x cp, which is 2: write 2 or 4, "
          "or parallel.fsdp 1 or 3"},
         {HEAD "train: {steps: 1}\nparallel: {auto: true, schedule: zb-h2}\n",
-         "job.yaml:5: parallel.auto: the planner knows the schedules 1f1b, interleaved, zb-h1 and zb-v, but "
+         "job.yaml:5: parallel.auto: the planner has the schedules 1f1b, interleaved, zb-h1 and zb-v, but "
          "parallel.schedule is zb-h2: write false, or leave parallel.schedule out"},
         {HEAD "train: {steps: 1}\nparallel: {auto: true, workers: 4, async_tp: true}\n",
          "job.yaml:5: parallel.async_tp: it overlaps the collectives of tensor parallelism, but parallel.tp is 1: "

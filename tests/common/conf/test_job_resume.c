@@ -148,7 +148,7 @@ TEST(other_training_data)
 #define HASH_B "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 #define MIXED "data.train=[a, b]", TRAINED, "data.more_hashes=[" HASH_A "]", "data.weights=[7, 3]", "data.passes=[0, 2]"
 
-/* What makes the order of the data: a resume keeps it, unless it is told to begin a new one. */
+/* What makes the order of the data: a resume keeps it, unless data.order is new. */
 TEST(other_order_of_the_data)
 {
     static const struct {

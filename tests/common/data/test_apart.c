@@ -19,7 +19,7 @@ static void odd_close(struct doc_reader *base)
     free(base);
 }
 
-/* The first byte of the file says what the reader does. */
+/* The first byte of the file selects what the reader does. */
 static err_t odd_next(struct doc_reader *base, struct document *ret, bool *ret_end, struct why *why)
 {
     static int32_t ids[] = {1, 2, 3};

@@ -279,7 +279,7 @@ TEST(a_doubled_begin_is_refused)
     assert_non_null(strstr(why.text, "data.eos: the tokenizer bytes has no such token; write none"));
 }
 
-/* Ids of somebody else get no tokens; a token tells where documents of a file without an index begin or end. */
+/* Ids of other programs get no tokens; a token marks where documents of a file without an index begin or end. */
 TEST(tokens_cut_files_of_ids)
 {
     static const uint16_t ids[] = {3, 1, 4, 3, 2, 2, 4, 3, 1};

@@ -85,7 +85,7 @@ TEST(counts_must_agree)
     assert_changed(COMPRESSED_BYTES, 2 * 26, ERR_CORRUPT, "longer than the column");
     assert_changed(COMPRESSED_BYTES, 127, ERR_CORRUPT, "the footer");       /* -64 */
     assert_changed(21, 7, ERR_CORRUPT, "the values of a page are damaged"); /* the length of the first string */
-    assert_changed(12, 2 * 3, ERR_CORRUPT, "more values than the footer says");
+    assert_changed(12, 2 * 3, ERR_CORRUPT, "more values than the footer has");
 }
 
 /* The same file with a CRC-32 in the page's header, which begins with the field 4: delta 1, i32, zigzag. */

@@ -1,4 +1,4 @@
-/* Copies of sets: they read as the set did, also when its files are gone; damage and full disks are told apart. */
+/* Copies of sets: they read as the set did, also when its files are gone; damage and full disks are distinguished. */
 #include "common/data/stage.h"
 #include "tests/common/data/files.h"
 

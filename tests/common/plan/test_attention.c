@@ -152,7 +152,7 @@ static void break_sums(struct op *op)
     op->arg[3].buffer = -1;
 }
 
-/* What the checker says to a norm of all heads of which the rank has some. Planted bugs of test_mutants.c are others.
+/* The checker's refusals of a norm of all heads, of which the rank has some. Planted bugs of test_mutants.c are others.
  */
 TEST(a_norm_of_all_heads_has_the_sums_of_all_ranks)
 {

@@ -101,7 +101,7 @@ TEST(the_choice_is_the_fastest_layout)
     job_fini(&job);
 }
 
-/* Less memory, another layout; each fits by the bytes of its programs. Then none does, and the sentence says so. */
+/* Less memory, another layout; each fits by the bytes of its programs. Then none does, and the message reports it. */
 TEST(the_choice_fits_into_memory)
 {
     struct job_spec job, chosen;

@@ -523,7 +523,7 @@ TEST(memory_of_megatron)
 }
 
 /* Five layouts of one job. The order of the first four is right and the fastest one is found. The last one was measured
- * with older software; its forecast is a third too low, and nothing in its source says why. */
+ * with older software; its forecast is a third too low, and its source does not explain it. */
 TEST(layouts_of_a_mixture)
 {
     const struct plan_overlap streams = {.gradients = true, .parameters = true};

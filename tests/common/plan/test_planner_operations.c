@@ -54,7 +54,7 @@ static const struct plan_overlap all_beside = {.gradients = true, .parameters = 
 static const struct plan_noise quiet = {.seed = 1};
 static const struct plan_noise noisy = {.spread = 0.02, .jitter = 0.01, .operation = 0.03, .seed = 5};
 
-/* A simulation with what the closed form says of the same layout. */
+/* A simulation, and the closed form of the same layout. */
 struct simulated {
     struct plan_step_result step;
     struct plan_time closed;
@@ -213,7 +213,7 @@ TEST(a_quiet_step_is_near_the_closed_form)
     }
 }
 
-/* Ranks that have the same part in the layout wait for nobody if all are equally fast. */
+/* Ranks that have the same part in the layout wait for no other rank if all are equally fast. */
 TEST(equal_ranks_have_equal_times)
 {
     for (int i = 0; i < 4; i++) {

@@ -193,12 +193,12 @@ TEST(unread_answers_of_one_user_are_bounded)
         rpc_conn_wake_at(t.conn[i], 0);
     }
     run_ms(100);
-    assert_true(n_open() < CONNS);     /* those whose answers nobody reads */
+    assert_true(n_open() < CONNS);     /* those whose answers are not read */
     assert_true(n_open() > CONNS / 2); /* those that wait to be read themselves */
     end();
 }
 
-/* Who reads gets all of his answers, though nothing of them was in the socket when his requests were paused. */
+/* A user who reads gets all of his answers, though nothing of them was in the socket when his requests were paused. */
 TEST(requests_that_waited_are_answered)
 {
     begin(8);

@@ -1,5 +1,5 @@
 /* A TLS peer of the tests' own over OpenSSL, for what ours never does: its PSK is derived by hand (the oracle of
- * tls.c), it may speak TLS 1.2, have a certificate, send any greeting, and its bytes are kept to be sent again. */
+ * tls.c), it may use TLS 1.2, have a certificate, send any greeting, and its bytes are kept to be sent again. */
 #ifndef DTD_TESTS_COMMON_TUNNEL_RAW_H
 #define DTD_TESTS_COMMON_TUNNEL_RAW_H
 

@@ -403,7 +403,7 @@ static int impostor_accept(struct impostor *i)
             return fd;
         net_pump_ms(i->n, 1);
     }
-    fail_msg("nobody comes");
+    fail_msg("no connection arrives");
     return -1;
 }
 

@@ -116,7 +116,7 @@ TEST(each_verdict_has_its_reason)
         enum tunnel_verdict verdict;
         err_t err;
         const char *why;
-    } rows[] = {{TUNNEL_STRANGER, ERR_DENIED, "knows no node of this name"},
+    } rows[] = {{TUNNEL_STRANGER, ERR_DENIED, "lists no node of this name"},
                 {TUNNEL_OTHER, ERR_DENIED, "has another identity"},
                 {TUNNEL_REMOVED, ERR_STALE, "was removed from the cluster"},
                 {TUNNEL_NEEDS_TOKEN, ERR_DENIED, "dtctl cluster token"}};

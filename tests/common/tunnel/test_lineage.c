@@ -60,7 +60,7 @@ TEST(what_is_no_lineage_stays)
 struct side {
     struct knows *knows;
     struct tunnel_lineage own, seen;
-    enum tunnel_kinship verdict; /* for everybody */
+    enum tunnel_kinship verdict; /* for every node */
     int judged, refused;
     enum tunnel_kinship told;
 };
@@ -142,7 +142,7 @@ TEST(a_refused_node_is_told_by_whom)
     }
 }
 
-/* It was admitted, and does not want what answers: an older version admits everybody. */
+/* It was admitted, and refuses the answering node: an older version admits every node. */
 TEST(the_connecting_end_refuses_too)
 {
     struct tunnel_net n;

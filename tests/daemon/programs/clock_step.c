@@ -1,4 +1,4 @@
-/* Preloaded into the daemon by test_clock: adds a number of seconds to the wall clock, as if somebody had set it. The
+/* Preloaded into the daemon by test_clock: adds a number of seconds to the wall clock, as if root had set it. The
  * number is in a file that the test changes at any time. */
 #include <fcntl.h>
 #include <stdatomic.h>

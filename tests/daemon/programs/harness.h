@@ -19,8 +19,8 @@ struct dtd {
 void dtd_start(struct dtd *d, const char *dir);
 /* The same with a configuration. */
 void dtd_start_with(struct dtd *d, const char *dir, const char *config);
-/* Starts a system-wide dtd, which needs root; its control runs as nobody. d->dir is the folder of control.sock; the
- * state is in the folder "state" beside it. All users may enter the test's folder. */
+/* Starts a system-wide dtd, which needs root; its control runs as the user nobody. d->dir is the folder of
+ * control.sock; the state is in the folder "state" beside it. All users may enter the test's folder. */
 void dtd_start_system(struct dtd *d);
 void dtd_start_system_with(struct dtd *d, const char *more); /* more lines of the configuration */
 /* The same in a folder of its own, which all users may enter: for a test with several. */

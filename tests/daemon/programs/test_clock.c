@@ -1,5 +1,5 @@
-/* Somebody sets the wall clock by days in both directions, while jobs run. What takes time goes by the monotonic clock,
- * so nothing ends early, hangs or is taken for lost. */
+/* The wall clock is set by days in both directions, while jobs run. Durations are measured by the monotonic clock, so
+ * nothing ends early, hangs or is taken for lost. */
 #include "common/base/clock.h"
 #include "tests/daemon/programs/harness.h"
 

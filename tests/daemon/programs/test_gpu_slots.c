@@ -405,8 +405,8 @@ static void wait_file(const char *name)
 static void wait_health_read(void)
 {
     for (int i = 0; i < 3; i++) {
-        unlink(path_of("health.said"));
-        wait_file("health.said");
+        unlink(path_of("health.printed"));
+        wait_file("health.printed");
     }
 }
 

@@ -249,7 +249,7 @@ TEST(time_limit_ends_a_job)
 }
 
 /* All slots but one are in use. A job that needs all of them waits, and so does one of 1 worker behind it, which would
- * delay it: nobody knows when either ends. */
+ * delay it: the end of neither is known. */
 TEST(jobs_wait_their_turn)
 {
     uint8_t id[16];

@@ -503,7 +503,7 @@ TEST(an_automatic_layout_follows_the_nodes)
     stop_nodes(1);
 }
 
-/* Four workers fit, two do not: without the second node the job waits, and says what is missing. */
+/* Four workers fit, two do not: without the second node the job waits, and its reason names what is missing. */
 TEST(an_automatic_job_waits_where_it_does_not_fit)
 {
     char job[32];

@@ -24,7 +24,7 @@
  *
  * As a probe, it is controlled by the environment of dtd: DOUBLE_PROBE and DOUBLE_HEALTH name files with the text to
  * print. After a line "hangs" it does not exit; at a line "sleeps MS" it waits so long. It writes its pid to a file
- * with the same name and ".said", or ".hangs".
+ * with the same name and ".printed", or ".hangs".
  *
  * It has one thread with a loop, a link and a timer. */
 #include "common/base/clock.h"
@@ -536,7 +536,7 @@ static int print_text(const char *variable)
             fputs(line, stdout);
     }
     fclose(f);
-    snprintf(mark, sizeof(mark), "%s.%s", path, hangs ? "hangs" : "said");
+    snprintf(mark, sizeof(mark), "%s.%s", path, hangs ? "hangs" : "printed");
     f = fopen(mark, "w");
     if (f) {
         fprintf(f, "%d\n", getpid());

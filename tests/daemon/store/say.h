@@ -6,7 +6,7 @@
 #include "daemon/store/wire.h"
 
 /* Appends a request. `fields`, a letter each: s a string (const char *), b bytes (const void *, size_t), n a number
- * (uint64_t), w a word (uint32_t). Dies when out of memory. */
+ * (uint64_t), w a word (uint32_t). Aborts when out of memory. */
 void say(struct buf *b, enum wire_op op, const char *fields, ...);
 void say_hello(struct buf *b); /* VALIDATE */
 /* "01 0200 6b" and the like, blanks anywhere. */

@@ -35,7 +35,7 @@ static const char *hear(int fd, const char *what)
         text[n > 0 ? n : 0] = '\0';
     } while (n >= 0 && strncmp(text, what, strlen(what)) != 0);
     if (n < 0)
-        fail_msg("nobody said %s", what);
+        fail_msg("no message has %s", what);
     return text;
 }
 

@@ -1,4 +1,4 @@
-/* Nodes of a large cluster that are not simulated in full: each speaks to the leader as a follower does (Join, Hello,
+/* Nodes of a large cluster that are not simulated in full: each calls the leader as a follower does (Join, Hello,
  * Commands, Report, Beat), by the real common/rpc, but has no control, no log and no jobs, and of the view it keeps the
  * hash. None of them must become a voter, so there have to be enough nodes with control and a smaller number. */
 #ifndef DTD_TESTS_SIM_CONTROL_CROWD_H

@@ -139,7 +139,7 @@ static void on_ended(uint64_t index, const struct record *r)
     if (r->ended.end == END_DONE && (!j->newest || e->done != (1u << e->n) - 1))
         broken("job %" PRIu64 " is done, but not all its ranks are", r->job);
     if (r->ended.end == END_CANCELED && !j->canceled)
-        broken("job %" PRIu64 " ends as canceled, but nobody canceled it", r->job);
+        broken("job %" PRIu64 " ends as canceled, but no user canceled it", r->job);
     if (r->ended.end != END_CANCELED && j->canceled && world.now_us - j->canceled_us > CANCELED_US)
         broken("job %" PRIu64 " was canceled but ends otherwise", r->job);
     if (versions_have_clock() && r->ended.reason && strstr(r->ended.reason, "run.max_seconds"))

@@ -14,7 +14,7 @@ void ledger_init(void);
 /* Called by the checks for the first time that a record is applied on any host. */
 void ledger_record(uint64_t index, const struct record *record, const struct state_result *result);
 
-/* A worker has started an epoch as this rank; has left it or died; has finished the last step. */
+/* A worker has started an epoch as this rank; has left it or exited; has finished the last step. */
 void ledger_begun(uint64_t job, int pid, uint64_t epoch, int rank, const struct machine *m, int slot, int64_t step);
 void ledger_left(uint64_t job, int pid);
 void ledger_done(uint64_t job, uint64_t epoch, int rank);

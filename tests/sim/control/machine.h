@@ -59,7 +59,7 @@ struct machine *machine_of(const char *node_name);
 /* Returns true if its control serves and follows a leader or leads. */
 bool machine_is_well(const struct machine *m);
 
-/* In tunnel.c: the process has died. */
+/* In tunnel.c: the process has ended. */
 void tunnel_forget(struct host *process);
 
 #endif

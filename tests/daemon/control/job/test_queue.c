@@ -259,7 +259,7 @@ static void end_jobs(struct course *c, int64_t now)
         }
 }
 
-/* When the first job would start at the latest if nobody overtook it: when the jobs before it have reached their limits
+/* When the first job would start at the latest if no job overtook it: when the jobs before it have reached their limits
  * (one without a limit: has ended), in this order. */
 static int64_t promised(const struct course *c, int first)
 {

@@ -4,9 +4,9 @@
  * only on tested facts. The NUMBERs are system calls that must be refused for every user. The program fails if a
  * setting is missing.
  *
- * Started as root, it becomes nobody first, so that an attempt that succeeds does no harm. Only the NUMBERs are tried
- * as root, because the kernel refuses most of them to ordinary users anyway. Files are tried in folders that all users
- * may write to. */
+ * Started as root, it becomes the user nobody first, so that an attempt that succeeds does no harm. Only the NUMBERs
+ * are tried as root, because the kernel refuses most of them to ordinary users anyway. Files are tried in folders that
+ * all users may write to. */
 #include "common/base/confine.h"
 #include "common/base/log.h"
 

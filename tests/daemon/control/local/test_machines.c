@@ -1,6 +1,6 @@
-/* Who gets which cores on recorded machines: hwloc's files of machines/, which its script `make` describes. libhwloc
- * reads a file; what it says becomes the files of sysfs that the same machine would have, and control's own code reads
- * those. */
+/* The cores that workers get on recorded machines: hwloc's files of machines/, which its script `make` describes.
+ * libhwloc reads a file; its result becomes the files of sysfs that the same machine would have, and control's own code
+ * reads those. */
 #include "common/base/cpus.h"
 #include "daemon/control/local/cores.h"
 #include "tests/daemon/control/local/sysfs_tree.h"
@@ -173,7 +173,7 @@ static void note_worker(struct job *j, int w, const uint8_t *cpus)
         j->home[w] = n++ == 0 || j->home[w] == cpu->node ? cpu->node : -1;
         j->cores[cpu->core] += !counted[cpu->core];
         counted[cpu->core] = true;
-        assert_int_equal(1, s.users[i]); /* nobody shares a CPU */
+        assert_int_equal(1, s.users[i]); /* no two workers share a CPU */
     }
     assert_int_equal(j->share, n);
 }

@@ -472,7 +472,7 @@ static uint16_t port_of(const union wire_address *at)
     return ntohs(at->any.sa_family == AF_INET6 ? at->v6.sin6_port : at->v4.sin_port);
 }
 
-/* A listener at a free port of the kernel's choice: nobody else may use it. */
+/* A listener at a free port of the kernel's choice: no other process may use it. */
 static int occupy(const char *address, uint16_t *ret)
 {
     union wire_address at;
