@@ -41,7 +41,8 @@ static struct metrics_thinned thin_out(int64_t size)
 {
     struct stat st;
     struct metrics_thinned n;
-    int from = open(path_of("rows.jsonl"), O_RDONLY), to = open(path_of("thin.jsonl"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int from = open(path_of("rows.jsonl"), O_RDONLY),
+        to = open(path_of("thin.jsonl"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     assert_true(from >= 0 && to >= 0);
     assert_int_equal(0, fstat(from, &st));
     assert_ok(metrics_thin(from, size ? size : st.st_size, to, &n));
