@@ -981,7 +981,8 @@ static bool overtakes(void)
     return his.frames < LISTS;
 }
 
-/* Without turns the leader would answer in the order of the connection. */
+/* In the order of the connection hers would be the last. The second node reads MALLORY in turns, and the leader handles
+ * his calls in turns; each of both suffices for this test (daemon.control.rpc.test_turn shows those of the leader). */
 TEST(a_call_through_another_node_overtakes)
 {
     struct dtd second;
