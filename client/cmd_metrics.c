@@ -25,6 +25,12 @@ struct metrics_args {
     const char *dir;
 };
 
+/* Control stores each step once, so a step between two rows that has none was left out there. */
+struct steps_seen {
+    bool any;
+    int64_t last, missing; /* steps */
+};
+
 struct sink {
     const struct global *global;
     const struct metrics_args *args;
@@ -34,6 +40,7 @@ struct sink {
     bool titled;
     uint64_t rare;   /* by row of metric_fields: rare columns that are shown */
     int64_t printed; /* rows, or points */
+    struct steps_seen seen;
     int code;
 };
 
@@ -101,6 +108,25 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     default:
         return parse_job(key, arg, state, a->global, &a->job);
     }
+}
+
+/* `steps` rows, of which the newest is of this step. */
+static void seen_add(struct steps_seen *seen, int64_t step, int64_t steps)
+{
+    const int64_t missing = step - seen->last - steps;
+    seen->missing += seen->any && missing > 0 ? missing : 0;
+    seen->any = true;
+    seen->last = step;
+}
+
+static void seen_note(const struct steps_seen *seen)
+{
+    if (seen->missing)
+        fprintf(stderr,
+                "dtctl: note: %" PRId64
+                " steps have no row: rows of older steps were thinned out (disk.metrics_mib and "
+                "users.metrics_mib of dtd's configuration), or could not be stored\n",
+                seen->missing);
 }
 
 /* Rare columns are shown only if the first row has a value. */
@@ -174,6 +200,7 @@ static bool on_metric(void *arg, const struct metric *m)
     struct sink *s = arg;
     s->next = m->step + 1;
     s->printed++;
+    seen_add(&s->seen, m->step, 1);
     switch (s->global->format) {
     case OUT_TEXT:
         row_print(s, m);
@@ -246,6 +273,7 @@ static bool on_point(void *arg, const struct metric_point *p)
     struct sink *s = arg;
     s->next = p->last.step + 1;
     s->printed++;
+    seen_add(&s->seen, p->last.step, p->steps);
     switch (s->global->format) {
     case OUT_TEXT:
         point_print(s, p);
@@ -290,6 +318,7 @@ static int metrics_print(struct global *g, const struct metrics_args *args)
     if (!sink.code && g->format == OUT_JSON && (!err || err == ERR_CANCELED))
         sink.code = command_json(g, json_incref(sink.array));
     json_decref(sink.array);
+    seen_note(&sink.seen);
     if (sink.code)
         return sink.code;
     if (err == ERR_CANCELED) /* Ctrl-C, or the reader of the output has ended */
@@ -349,6 +378,7 @@ static int result_print(struct global *g, const struct metrics_args *args, const
 static int metrics_export(struct global *g, const struct metrics_args *args)
 {
     struct rows rows = {.args = args};
+    struct steps_seen seen = {0};
     struct export_result result = {0};
     struct client_job job;
     struct why why = {0};
@@ -356,6 +386,9 @@ static int metrics_export(struct global *g, const struct metrics_args *args)
     if (err)
         return command_fail(err, &why);
     err = follow_call(g, rows_call, &rows, &why);
+    for (size_t i = 0; i < rows.n; i++)
+        seen_add(&seen, rows.row[i].step, 1);
+    seen_note(&seen);
     if (rows.full)
         err = why_set(&why, ERR_NOMEM, "out of memory after %zu steps", rows.n);
     if (err == ERR_CANCELED)

@@ -72,7 +72,7 @@ static const struct argp_option options[] = {
     {"gpus", KEY_GPUS, "K", 0, "The same, each with a GPU of its own", 0},
     {"memory", KEY_MEMORY, "BYTES", 0,
      "Maximum memory of each worker, such as 16G (default: as dtd on the node limits it)", 0},
-    {"cores", KEY_CORES, "N", 0, "Maximum number of CPU cores of each worker, on average (default: no limit)", 0},
+    {"cores", KEY_CORES, "N", 0, "Maximum number of CPU cores of each worker, and the number that it is bound to (default: no limit)", 0},
     {"max-restarts", KEY_RESTARTS, "N", 0, "Maximum number of restarts (default 0)", 0},
     {"no-grow", KEY_NO_GROW, 0, 0, "With --nodes N:M: do not restart on more nodes when there is room again", 0},
     {"master-addr", KEY_MASTER, "ADDR|auto", 0,

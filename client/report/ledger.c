@@ -79,10 +79,13 @@ static void spend_step(struct sweep *s, const struct metric *m, int64_t until, e
     }
 }
 
-/* Training between the row before and this one: the stall of a save, then the step, then the evaluation. */
+/* Training between the row before and this one: the stall of a save, then the step, then the evaluation. Steps between
+ * them whose rows control has thinned out count as long as this one. */
 static void spend_row(struct sweep *s, const struct metric *m, const struct metric *before, bool lost)
 {
-    const int64_t step = ms_of(m->step_s), gap = m->wall_ms - s->at, excess = gap > step ? gap - step : 0;
+    const int64_t steps = before && m->step > before->step ? m->step - before->step : 1;
+    const int64_t step = duration((double)ms_of(m->step_s) * (double)steps), gap = m->wall_ms - s->at,
+                  excess = gap > step ? gap - step : 0;
     const bool evaluated = !isnan(m->valid_loss) || !isnan(m->test_loss);
     const enum ledger_part part = lost ? LEDGER_RECOMPUTED : m->skipped ? LEDGER_SKIPPED : LEDGER_PRODUCTIVE;
     const bool saved = before && was_saved(s, before->step);

@@ -414,7 +414,8 @@ static const struct schema_alias job_aliases[] = {
              "there.")},                                                                                               \
         {INT(run.cores, 0, 4096, "0", FREE,                                                                            \
              "Maximum number of CPU cores that each worker uses on average, with all that it starts; the limit of a "  \
-             "node is for all workers there together. 0: as many as are free; other jobs get their share."),           \
+             "node is for all workers there together. Each is bound to so many cores, near its GPU, if the node has "  \
+             "them for all. 0: as many as are free; other jobs get their share."),                                     \
          .since = 2},                                                                                                  \
         {INT(run.memory, 0, MAX_MEMORY_BYTES, "0", FREE,                                                               \
              "Maximum memory of each worker, in bytes, with all that it starts and files in /dev/shm. The limit of a " \

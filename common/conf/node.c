@@ -106,6 +106,11 @@ static const struct schema_row rows[] = {
          "line "
          "in it names the number of bytes. A job can ask for less (`run.log_bytes`). 0: no maximum."),
      .min = 0, .max = 1048576},
+    {ROW(disk.metrics_mib, SCHEMA_INT, "256",
+         "Maximum size in MiB of the file in which this node, while it leads, keeps the metrics of a job: some 800,000 "
+         "steps. Above it, older steps are thinned out: every second row of them is left out, again and again. 0: no "
+         "maximum."),
+     .min = 0, .max = 1048576},
     {ROW(users.jobs, SCHEMA_INT, "512",
          "Maximum number of jobs of one user of a system-wide dtd that have not ended. Of the 2048 places for jobs, a "
          "user never gets more than are left for all others."),
@@ -135,6 +140,10 @@ static const struct schema_row rows[] = {
     {ROW(users.store_mib, SCHEMA_INT, "512",
          "Maximum memory in MiB of all c10d stores of one user on this node of a system-wide dtd."),
      .min = 16, .max = 1048576},
+    {ROW(users.metrics_mib, SCHEMA_INT, "4096",
+         "Maximum size in MiB of the metrics files of all jobs of one user of a system-wide dtd. Above it, the largest "
+         "of them is thinned out."),
+     .min = 1, .max = 1048576},
     {ROW(jobs.memory_percent, SCHEMA_INT, "90",
          "Memory that the jobs of a system-wide dtd may use together, in percent of this node's. A job gets as large a "
          "part of it as of the node's slots, or of its GPUs if that is more; `run.memory` can only lower it. More than "

@@ -29,6 +29,7 @@ struct node_conf {
     struct {
         int64_t reserve_mib; /* reserved for the replicated log */
         int64_t log_mib;     /* of a worker's log; 0: any size */
+        int64_t metrics_mib; /* of a job's metrics file; 0: any size */
     } disk;
     struct {
         int64_t jobs;        /* of one user that have not ended */
@@ -37,6 +38,7 @@ struct node_conf {
         int64_t calls;       /* of one user that wait for an answer */
         int64_t buffer_mib;  /* answers that one user's connections do not read */
         int64_t stores, store_connections, store_mib; /* c10d stores of one user on this node */
+        int64_t metrics_mib;                          /* metrics files of one user's jobs */
     } users;
     struct {                    /* limits of jobs of a system-wide dtd */
         int64_t memory_percent; /* of this node's memory, for all jobs together; 0: no limit */

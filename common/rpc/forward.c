@@ -130,13 +130,21 @@ static void forward_ended(struct forward *f, const struct rpc_result *result)
     free(f);
 }
 
+/* To pass on a long answer takes about as long as to make it, so its time counts for the caller's user, who is then
+ * read less. The account outlives the call until the loop's next event. */
 static void answered(void *arg, const struct rpc_result *result)
 {
     struct forward *f = arg;
-    if (f->call && result->reply)
-        event_received(f, (const Dtd__ForwardEvent *)result->reply);
+    const Dtd__ForwardEvent *e = (const Dtd__ForwardEvent *)result->reply;
+    struct rpc_account *a = f->call && e ? f->call->account : NULL;
+    uv_loop_t *loop = f->call ? f->call->conn->config.loop : NULL;
+    uint64_t begin = a ? uv_hrtime() - e->body.len / RPC_READ_BYTES_PER_NS : 0;
+    if (f->call && e)
+        event_received(f, e);
     if (result->last)
         forward_ended(f, result);
+    if (a)
+        rpc_account_spend(a, begin, uv_now(loop));
 }
 
 static err_t body_pack(const ProtobufCMessage *m, ProtobufCBinaryData *ret)

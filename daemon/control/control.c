@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "daemon/control/job/job.h"
+#include "daemon/control/job/metrics_limit.h"
 #include "daemon/control/leadership.h"
 #include "daemon/control/local/pool.h"
 #include "daemon/control/rpc/adapters.h"
@@ -252,6 +253,7 @@ static void on_timer(uv_timer_t *timer)
         record_full_log(n);
         outbox_retry(&n->jobs.outbox);
         jobs_flush_metrics(&n->jobs);
+        metrics_limit_tick(&n->jobs);
         rpc_curves_tick(&n->rpc);
         jobs_forget(&n->jobs);
     }

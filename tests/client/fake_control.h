@@ -10,7 +10,8 @@ struct fake_script {
     int drop_submits; /* number of Submits that are executed, but whose connection is closed instead of a reply */
     int drop_watches; /* number of Watch streams that break after some metrics */
     int drop_metrics;
-    bool hang; /* Watch does not end until a Cancel arrives */
+    bool thinned; /* the first half of the metrics has the first and the even steps only */
+    bool hang;    /* Watch does not end until a Cancel arrives */
     int steps;
     const char *end_state;                  /* the job's last state */
     const char *checkpoint_dir, *spec_yaml; /* of the only job; may be NULL */

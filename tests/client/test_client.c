@@ -104,6 +104,22 @@ TEST(metrics_survive_a_restart_of_control)
     assert_int_equal(seen.metrics_from, 11);
 }
 
+/* Steps 3, 5, 7 and 9 of 20 have no row. */
+TEST(thinned_metrics_are_announced)
+{
+    const struct fake_script script = {.steps = 20, .end_state = "done", .thinned = true};
+    struct fake_control *f = start(&script);
+    struct run_result r;
+    run_expect(&r, 0, "dtctl metrics 7 -o jsonl | wc -l");
+    assert_string_equal(r.out, "16\n");
+    expect_text(r.err, "dtctl: note: 4 steps have no row: rows of older steps were thinned out (disk.metrics_mib");
+    run_expect(&r, 0, "dtctl metrics 7 --to csv | wc -l");
+    expect_text(r.err, "note: 4 steps have no row");
+    run_expect(&r, 0, "dtctl metrics 7 --from 11");
+    assert_string_equal(r.err, "");
+    stop(f);
+}
+
 /* The fake is like a daemon of an older version: it has no usage of ranks, and no status of a cluster. */
 TEST(report_survives_a_restart_of_control_and_an_old_one)
 {

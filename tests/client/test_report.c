@@ -203,6 +203,32 @@ TEST(ledger_of_jobs_without_steps)
     assert_int_equal(l.queued_ms, 0);
 }
 
+/* 100 steps of 1 s, of which control has kept every fourth row: their time is that of steps. */
+TEST(ledger_of_thinned_metrics)
+{
+    struct ledger l;
+    struct metric row[25];
+    const struct ledger_saves none = {0};
+    const struct client_job job = {.submitted_ms = BEGIN,
+                                   .started_ms = BEGIN,
+                                   .state = "done",
+                                   .max_workers = 2,
+                                   .workers = 2,
+                                   .start = incident_none};
+    for (int i = 0; i < 25; i++) {
+        row[i] = metric_none;
+        row[i].step = 4 * (i + 1);
+        row[i].loss = row[i].grad_norm = row[i].step_s = 1;
+        row[i].workers = 2;
+        row[i].epoch = 1;
+        row[i].wall_ms = BEGIN + 1000 * row[i].step;
+    }
+    assert_ok(ledger_make(&job, row, 25, &none, row[24].wall_ms, NULL, &l));
+    assert_int_equal(l.total_ms, 2 * 100000);
+    assert_int_equal(l.part_ms[LEDGER_STARTING], 2 * 3000); /* until the first row's step begins */
+    assert_int_equal(l.part_ms[LEDGER_PRODUCTIVE], 2 * 97000);
+}
+
 /* ---- usage samples ---- */
 
 TEST(usage_lines)

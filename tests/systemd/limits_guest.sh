@@ -30,24 +30,41 @@ wait_for 60 "dtd" dtctl node
 tree=$(echo /sys/fs/cgroup/dtd-*)
 [ -d "$tree/daemon" ] || fail "there are no control groups: $(grep 'control groups' /run/dtd.out)"
 
-job() { # USER RUN COMMAND...: submits a job of one worker with these keys of its section run; prints its number
+job_file() { # USER RUN COMMAND...: writes the file of a job of one worker with these keys of its section run
   local user=$1 run=$2 words
   shift 2
   words=$(printf '%s\n' "$@" | jq -R . | jq -sc .)
   printf '{name: x, command: %s, parallel: {workers: 1}, run: {restarts: 0%s}}\n' "$words" "$run" >/run/job.yaml
   install -o "$user" -m 600 /run/job.yaml "/run/$user/job.yaml"
-  as "$user" dtctl submit job.yaml --detach -o json | jq -er .job
+}
+job() { # USER RUN COMMAND...: submits such a job; prints its number
+  job_file "$@"
+  as "$1" dtctl submit job.yaml --detach -o json | jq -er .job
 }
 status() { dtctl status "$1" -o json; }
 ended() { case $(status "$1" | jq -r .state) in done | failed | canceled) ;; *) return 1 ;; esac; }
 reason_has() { # JOB TEXT
   status "$1" | jq -r .reason | grep -qF "$2" || fail "the reason of job $1 does not have \"$2\": $(status "$1" | jq -r .reason)"
 }
-alone() { # USER: a job of the other user is done within 20 s
-  local j begin
+timed() { # COMMAND...: prints the milliseconds that it takes
+  local begin
   begin=$(date +%s%N)
-  j=$(job "$1" "" true)
-  echo "submit of $1 beside the attack: $((($(date +%s%N) - begin) / 1000000)) ms"
+  "$@" >/run/timed
+  echo $((($(date +%s%N) - begin) / 1000000))
+}
+# Control answers a submit as fast as it answers `dtctl node`; the rest of the time the programs need that a user starts.
+submit_timed() { # USER WHAT
+  local user=$1 what=$2 submit node start
+  job_file "$user" "" true
+  start=$(timed as "$user" dtctl --version)
+  node=$(timed as "$user" dtctl node)
+  submit=$(timed as "$user" dtctl submit job.yaml --detach -o json)
+  echo "$what: dtctl submit of $user takes $submit ms, dtctl node $node ms, dtctl --version $start ms"
+  j=$(jq -er .job /run/timed)
+}
+alone() { # USER: a job of the other user is done within 20 s
+  local j
+  submit_timed "$1" "beside the attack"
   wait_for 20 "job $j of $1 beside the attack" ended "$j"
   [ "$(status "$j" | jq -r .state)" = done ] || fail "job $j of $1: $(status "$j")"
 }
@@ -100,6 +117,8 @@ echo $$ >/run/daemon/bomb
 bomb() { while :; do (bomb) & done; }
 bomb 2>/dev/null
 X
+submit_timed $bob "beside nothing"
+wait_for 20 "job $j of $bob" ended "$j"
 j=$(job $alice "" bash /run/bomb)
 full() { [ "$(cat "$tree/job-$j/pids.current")" -ge 300 ]; }
 wait_for 60 "the bomb" full

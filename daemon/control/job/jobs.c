@@ -214,6 +214,14 @@ void jobs_tick(struct jobs *jobs)
     jobs->ticked(jobs->owner);
 }
 
+void jobs_tick_one(struct jobs *jobs, struct job *j)
+{
+    if (jobs->leads && log_is_superseded(jobs->replica->log))
+        return;
+    update_from_log(jobs);
+    job_tick(j);
+}
+
 /* ---- operations on all jobs ---- */
 
 void jobs_leave(struct jobs *jobs)

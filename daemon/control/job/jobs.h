@@ -18,8 +18,9 @@ struct jobs {
     void *owner;
     struct local *local;
     struct replica *replica;
-    const char *dir;     /* the state directory */
-    struct pool *parses; /* for work on files; NULL: none */
+    const char *dir;                   /* the state directory */
+    struct pool *parses;               /* for work on files; NULL: none */
+    struct metrics_thinning *thinning; /* metrics_limit.c; NULL: no file is being thinned out */
     struct outbox outbox;
     struct node_view self, *nodes; /* nodes, ours among them; ascending by name */
     struct node_index index;       /* of the others */
@@ -75,6 +76,9 @@ void jobs_tick(struct jobs *jobs);
  * by the hundred. Jobs that are new in the log are added at once, so that the next call finds them. `j`: this one is
  * ticked at once; NULL: none. */
 void jobs_tick_soon(struct jobs *jobs, struct job *j);
+/* Ticks `j` alone, after an event of a job that has its slots and keeps them. Reports arrive by the thousand in a
+ * second, and jobs_tick takes milliseconds where hundreds of jobs wait. */
+void jobs_tick_one(struct jobs *jobs, struct job *j);
 
 /* ---- operations on all jobs ---- */
 

@@ -43,6 +43,7 @@ static void read_last(struct metrics *m)
             const char *begin = whole > 1 ? memrchr(tail, '\n', whole - 1) : NULL;
             size_t from = begin ? (size_t)(begin - tail) + 1 : 0;
             m->has_last = whole > from && metric_line_parse(tail + from, whole - from, &m->last) == OK;
+            m->size = at + (off_t)whole;
         }
     }
     close(fd);
@@ -96,6 +97,7 @@ static err_t write_whole(struct metrics *m)
     err = file_write_all(m->fd, m->pending.data, writable(m));
     if (err && ftruncate(m->fd, st.st_size))
         log_error("incomplete line not cut off path=%s error=%s", m->path, strerror(errno));
+    m->size = (int64_t)st.st_size + (err ? 0 : (int64_t)writable(m));
     return err;
 }
 
@@ -148,6 +150,42 @@ bool metrics_curve_due(struct metrics *m)
     const bool due = m->unread >= CURVE_LINES && m->has_last;
     m->unread = due ? 0 : m->unread;
     return due;
+}
+
+/* ---- a shorter file in its place ---- */
+
+static err_t append_tail(int from, int64_t at, int64_t end, int to)
+{
+    const size_t len = end > at ? (size_t)(end - at) : 0;
+    char *tail = malloc(len + 1);
+    err_t err = tail ? file_pread_all(from, tail, len, at) : ERR_NOMEM;
+    err = err ? err : file_write_all(to, tail, len);
+    free(tail);
+    return err;
+}
+
+err_t metrics_replace(struct metrics *m, const char *thinned, int64_t size)
+{
+    struct stat st;
+    int from = open(m->path, O_RDONLY | O_CLOEXEC);
+    int to = from < 0 ? -1 : open(thinned, O_WRONLY | O_APPEND | O_CLOEXEC);
+    err_t err = to < 0 ? err_from_errno(errno) : append_tail(from, size, m->size, to);
+    if (!err && (fstat(to, &st) || rename(thinned, m->path)))
+        err = err_from_errno(errno);
+    if (from >= 0)
+        close(from);
+    if (err) {
+        if (to >= 0)
+            close(to);
+        return err;
+    }
+    if (m->fd >= 0)
+        close(m->fd);
+    m->fd = to;
+    m->size = (int64_t)st.st_size;
+    m->thin_at = m->looked_at = 0;
+    m->unread = CURVE_LINES; /* the curve has places in the old file */
+    return OK;
 }
 
 /* ---- older lines ---- */

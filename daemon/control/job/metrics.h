@@ -1,5 +1,6 @@
-/* A job's metrics: one JSON line per step in metrics/ID.jsonl. While the disk of the state directory is full, lines
- * wait in memory, at most 4 MiB; then the oldest are dropped. Loop thread, except metrics_load. */
+/* A job's metrics: one JSON line per step in metrics/ID.jsonl, of older steps fewer in a long job (metrics_limit.h).
+ * While the disk of the state directory is full, lines wait in memory, at most 4 MiB; then the oldest are dropped. Loop
+ * thread, except metrics_load. */
 #ifndef DTD_DAEMON_CONTROL_JOB_METRICS_H
 #define DTD_DAEMON_CONTROL_JOB_METRICS_H
 
@@ -20,7 +21,11 @@ struct metrics {
     err_t err;                /* of the last write; OK: all lines are on disk */
     bool has_last;
     struct metric last;
-    int unread; /* number of lines since metrics_curve_due returned true */
+    int unread;   /* number of lines since metrics_curve_due returned true */
+    int64_t size; /* of the file */
+    /* For metrics_limit.c: the file is not thinned out again before it has `thin_at` bytes; its size when those of its
+     * user were added up. */
+    int64_t thin_at, looked_at;
 };
 
 /* Stores the path and reads the last line of the file, if it exists. Cuts off an incomplete last line. The file is
@@ -37,6 +42,10 @@ void metrics_before(struct metrics *m, const struct metric *row);
 void metrics_release(struct metrics *m);
 /* Tries to write the waiting lines. */
 void metrics_flush(struct metrics *m);
+
+/* Replaces the file by the file `thinned`, which has fewer lines in the place of the first `size` bytes; what follows
+ * them is copied. */
+NODISCARD err_t metrics_replace(struct metrics *m, const char *thinned, int64_t size);
 
 /* Whether enough lines have been appended since the last time for curve_update (curve.h); first true for a file of an
  * earlier run. */

@@ -101,6 +101,12 @@ static void on_save_failed(struct job *j, const char *text)
         log_warn("save failed job=%" PRIu64 " text=%s", j->id, text);
 }
 
+/* Workers report these while they train, and no other job waits for one of them. */
+static bool is_of_this_job_only(enum worker_report_kind kind)
+{
+    return kind == REPORT_METRIC || kind == REPORT_SAVE_FAILED || kind == REPORT_PROFILED;
+}
+
 void job_worker_report(struct job *j, int rank, const struct worker_report *r)
 {
     struct job_worker *w = &j->workers[rank];
@@ -135,7 +141,10 @@ void job_worker_report(struct job *j, int rank, const struct worker_report *r)
         job_profile_written(j, rank, r->profile, r->text);
         break;
     }
-    jobs_tick(j->jobs);
+    if (is_of_this_job_only(r->kind))
+        jobs_tick_one(j->jobs, j);
+    else
+        jobs_tick(j->jobs);
 }
 
 /* ---- io ---- */

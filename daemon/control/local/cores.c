@@ -189,6 +189,12 @@ static int choose_home(struct deal *d, int width)
     return best;
 }
 
+int cores_width(const struct cores *s, int workers, int run_threads, int64_t run_cores)
+{
+    const bool fits = run_cores > 0 && workers > 0 && run_cores <= s->at.n_cpus / workers;
+    return run_threads ? run_threads : fits ? (int)run_cores : 0;
+}
+
 int cores_bind(struct cores *s, int workers, int threads, int home, uint8_t ret_cpus[CHANNEL_MAX_CPUS / 8])
 {
     int n = s->at.n_cpus, width = threads ? threads : n / workers;

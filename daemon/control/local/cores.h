@@ -23,6 +23,9 @@ void cores_init(struct cores *s, const char *sysfs);
 /* Slots of this node if its configuration does not set them: 16, or one per CPU, whichever is more. */
 int cores_default(const struct cores *s);
 
+/* The number of CPUs for each of `workers` workers whose job has these keys (0: not given); 0: an equal share.
+ * run.cores is a maximum: it counts only if there are so many CPUs for all of them. */
+int cores_width(const struct cores *s, int workers, int run_threads, int64_t run_cores);
 /* Chooses the CPUs of one of `workers` workers that start together: `threads` CPUs, or an equal share if that is 0.
  * CPUs with the fewest users come first. Returns how many of them are outside the home node, which is `home` or, with
  * CORES_ANY, the node that was chosen.

@@ -100,7 +100,8 @@ static void bind_cores(struct local *l, struct child *e, const struct process_sp
     struct cores *s = &l->children.cores;
     int home = home_of(l, x->device);
     bool moved = home >= 0 && before >= 0 && home != home_of(l, before);
-    bool as_daemon = x->n_command && !x->threads; /* as torchrun, which leaves the cores to the script */
+    const int width = cores_width(s, x->workers, x->threads, x->cores);
+    bool as_daemon = x->n_command && !width; /* as torchrun, which leaves the cores to the script */
     if (x->slot == CHANNEL_SLOT_IO || as_daemon || (e->bound && !moved))
         return;
     if (e->bound)
@@ -109,7 +110,7 @@ static void bind_cores(struct local *l, struct child *e, const struct process_sp
     if (x->workers > s->at.n_cpus && x->slot == 0)
         log_warn("more workers than cores: the workers are not bound to cores job=%" PRIu64 " workers=%d cores=%d",
                  x->job, x->workers, s->at.n_cpus);
-    int elsewhere = cores_bind(s, x->workers, x->threads, home, e->cpus);
+    int elsewhere = cores_bind(s, x->workers, width, home, e->cpus);
     if (home >= 0 && elsewhere)
         log_elsewhere(l, e, elsewhere);
 }
@@ -360,9 +361,9 @@ err_t local_process_release(struct local *l, uint64_t job, bool remove)
         free(e);
     }
     if (remove) {
-        static const char *const files[] = {"jsonl", "usage.jsonl", "curve"};
+        static const char *const files[] = {"jsonl", "jsonl.tmp", "usage.jsonl", "usage.jsonl.tmp", "curve"};
         char path[PATH_MAX];
-        for (int i = 0; i < 3; i++) {
+        for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
             snprintf(path, sizeof(path), "%s/metrics/%" PRIu64 ".%s", l->dir, job, files[i]);
             if (unlink(path) && errno != ENOENT)
                 log_warn("not removed path=%s error=%s", path, strerror(errno));

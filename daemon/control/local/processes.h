@@ -96,7 +96,8 @@ struct process_spawn {
 void local_processes_init(struct children *c, const char *dir);
 
 /* Requests the process from the supervisor. A worker is bound to cores (cores.h): to those of the previous process of
- * its slot, unless its GPU is now in another NUMA node. A command is bound only if `threads` is not 0. */
+ * its slot, unless its GPU is now in another NUMA node. A command is bound only if `threads` or `cores` is set, and to
+ * `cores` only if the node has as many for all its workers. */
 NODISCARD err_t local_process_spawn(struct local *l, const struct process_spawn *x);
 /* Records a report of the supervisor about a process, and returns the entry. NULL: the report is about an earlier
  * process of the slot, or memory is exhausted. When a process has exited, its connection is closed. */

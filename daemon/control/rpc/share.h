@@ -14,6 +14,7 @@
 
 struct rpc_server;
 
+struct rpc_conn;
 struct rpc_waiting; /* turn.c */
 
 /* A user with connections to this node, or with calls that other nodes forward to it. */
@@ -23,6 +24,9 @@ struct rpc_user {
     struct rpc_account account;
     TAILQ_HEAD(, rpc_waiting) waiting; /* forwarded calls that wait for their turn */
     size_t waiting_bytes;
+    struct rpc_conn
+        *answered_by;     /* turn.c: the node's connection with the last answer to a forwarded call; never read */
+    uint64_t answered_at; /* the bytes of the connection up to the end of that answer */
 };
 
 /* A record that a user's call has proposed, or waits to propose, and that is not applied yet. */

@@ -6,6 +6,10 @@
 
 #include <stdlib.h>
 
+/* Unsent bytes of a node's connection, from which on a user waits who has an answer among them. The answers of all
+ * others follow them: to send so many takes some milliseconds. */
+#define UNSENT_BYTES (256u << 10)
+
 struct rpc_waiting {
     TAILQ_ENTRY(rpc_waiting) link;
     struct rpc_server *server;
@@ -33,20 +37,36 @@ static void handle(struct rpc_server *server, struct rpc_user *u, struct rpc_cal
                    const ProtobufCMessage *request, rpc_turn_cb cb)
 {
     uint64_t begin = uv_hrtime();
+    struct rpc_conn *conn = rpc_call_conn(call);
+    struct rpc_conn_stats stats;
     cb(server, call, request);
     rpc_account_spend(&u->account, begin, uv_now(server->loop));
+    rpc_conn_stats(conn, &stats);
+    u->answered_by = conn;
+    u->answered_at = stats.bytes_out;
+}
+
+/* An answer of the user waits in a long queue of this connection. */
+static bool has_unsent(const struct rpc_user *u, const struct rpc_conn *conn)
+{
+    struct rpc_conn_stats stats;
+    size_t unsent = rpc_conn_queued(conn);
+    if (unsent < UNSENT_BYTES || u->answered_by != conn)
+        return false;
+    rpc_conn_stats(conn, &stats);
+    return stats.bytes_out - unsent < u->answered_at;
 }
 
 /* The user may get more of the loop's time only when it has been through everything else. */
-static bool may_run(struct rpc_server *server, struct rpc_user *u)
+static bool may_run(struct rpc_server *server, struct rpc_user *u, struct rpc_call *call)
 {
-    return !rpc_account_rests(&u->account, uv_now(server->loop));
+    return !rpc_account_rests(&u->account, uv_now(server->loop)) && !has_unsent(u, rpc_call_conn(call));
 }
 
 static void run_waiting(struct rpc_server *server, struct rpc_user *u)
 {
     struct rpc_waiting *w;
-    while ((w = TAILQ_FIRST(&u->waiting)) && may_run(server, u)) {
+    while ((w = TAILQ_FIRST(&u->waiting)) && may_run(server, u, w->call)) {
         Dtd__ForwardRequest *request = w->request;
         struct rpc_call *call = w->call;
         rpc_turn_cb cb = w->cb;
@@ -100,7 +120,7 @@ void rpc_turn_take(struct rpc_server *server, uint32_t uid, struct rpc_call *cal
         return;
     }
     run_waiting(server, u);
-    if (TAILQ_EMPTY(&u->waiting) && may_run(server, u)) {
+    if (TAILQ_EMPTY(&u->waiting) && may_run(server, u, call)) {
         handle(server, u, call, request, cb);
         return;
     }

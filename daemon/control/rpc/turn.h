@@ -1,6 +1,8 @@
 /* Calls of users that other nodes forward to the leader. A node has one connection for all its users, so the leader
  * cannot stop to read those of one of them. Instead the calls of a user whose requests have used the loop for long
- * enough (common/rpc/account.h) wait in a queue, at most users.buffer_mib / 2 of them. Loop thread. */
+ * enough (common/rpc/account.h) wait in a queue, at most users.buffer_mib / 2 of them. So do those of a user whose last
+ * answer is in a long queue of the node's connection, because the answers of all others stand behind it. Loop thread.
+ */
 #ifndef DTD_DAEMON_CONTROL_RPC_TURN_H
 #define DTD_DAEMON_CONTROL_RPC_TURN_H
 

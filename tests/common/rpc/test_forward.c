@@ -34,6 +34,34 @@ TEST(largest_answer_passes)
     pair_fini(&p);
 }
 
+/* Else a user who asks for long answers through another node would use all of the time of its loop. */
+TEST(passing_on_an_answer_counts_for_its_user)
+{
+    static uint8_t bytes[1 << 20];
+    struct pair p;
+    struct pair_answer a;
+    struct rpc_account account;
+    Dtd__LogChunk m = DTD__LOG_CHUNK__INIT;
+    pair_open_forwarding(&p, RPC_ROLE_CLIENT);
+    rpc_account_init(&account, 64 << 20, 16);
+    p.middle->config.account = &account;
+    rpc_account_add(&account, p.middle);
+    p.middle_methods[M_NEVER - 1].roles |= RPC_ROLE_CLIENT; /* its calls count */
+    p.methods[M_NEVER - 1].max_reply_bytes = p.middle_methods[M_NEVER - 1].max_reply_bytes = 2 << 20;
+    assert_ok(pair_call(&p, M_NEVER, "", 0, &a, NULL));
+    while (!p.n_pending)
+        uv_run(&p.loop, UV_RUN_ONCE);
+    account.window_ns = uv_hrtime();
+    account.spent_ns = 0;
+    m.text = (ProtobufCBinaryData){sizeof(bytes), bytes};
+    rpc_reply(p.pending[0], &m.base);
+    pair_pump_answer(&p, &a);
+    assert_int_equal(sizeof(bytes), a.bytes);
+    assert_true(account.spent_ns >= sizeof(bytes) / RPC_READ_BYTES_PER_NS);
+    pair_fini(&p);
+    assert_true(rpc_account_is_idle(&account));
+}
+
 TEST(too_large_a_request_fails_alone)
 {
     struct pair p;

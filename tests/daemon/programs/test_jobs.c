@@ -2,6 +2,7 @@
 #include "tests/daemon/programs/harness.h"
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "daemon/control/state/state.h"
 
 #include <fcntl.h>
@@ -410,5 +411,53 @@ TEST(metrics_wait_for_space)
     char *lines = read_text(path);
     assert_int_equal(0, strncmp(lines, "{\"step\": 1,", 11));
     free(lines);
+    assert_int_equal(0, dtd_down(&d));
+}
+
+static off_t size_of(const char *dir, const char *job, const char *what)
+{
+    char path[512];
+    struct stat st = {0};
+    snprintf(path, sizeof(path), "%s/metrics/%s.%s", dir, job, what);
+    return stat(path, &st) ? -1 : st.st_size;
+}
+
+struct row_count {
+    int64_t n, first, last;
+};
+
+static bool count_row(void *arg, const struct metric *m)
+{
+    struct row_count *c = arg;
+    c->first = c->n++ ? c->first : m->step;
+    c->last = m->step;
+    return true;
+}
+
+/* A row has some 230 bytes, so 12,000 rows have more than twice the limit. They arrive at up to 1,000 a second. */
+TEST(metrics_of_a_long_job_are_thinned_out)
+{
+    enum { STEPS = 12000 };
+    char job[32], conf[512];
+    struct why why = {""};
+    struct row_count rows = {0};
+    off_t most = 0;
+    snprintf(conf, sizeof(conf), "%s/node.yaml", test_tmpdir());
+    assert_ok(file_replace(conf, "disk: {metrics_mib: 1}\n", 23, 0600));
+    dtd_start_with(&d, "state", conf);
+    job_submit(&d, spec_text("a", 1, STEPS, "DOUBLE_STEP_MS: \"1\"", ""), job);
+    for (bool over = false; !over; sleep_ms(50)) {
+        over = strcmp(job_status(&d, job)->state, "done") == 0;
+        off_t size = size_of(d.dir, job, "jsonl");
+        most = size > most ? size : most;
+    }
+    assert_ok(client_metrics(dtd_client(&d), job, false, 0, &(struct client_stream){.metric = count_row, .arg = &rows},
+                             &why));
+    print_message("%d steps left %d rows and %d KiB; the largest file had %d KiB\n", STEPS, (int)rows.n,
+                  (int)(size_of(d.dir, job, "jsonl") >> 10), (int)(most >> 10));
+    assert_int_equal(STEPS, rows.last);
+    assert_int_equal(1, rows.first);
+    assert_in_range(rows.n, STEPS / 16, STEPS * 2 / 3);
+    assert_int_equal(-1, size_of(d.dir, job, "jsonl.tmp"));
     assert_int_equal(0, dtd_down(&d));
 }

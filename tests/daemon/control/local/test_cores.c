@@ -72,6 +72,31 @@ TEST(too_many_workers_are_not_bound)
     EXPECT("", 1, 65, 0);
 }
 
+TEST(run_cores_is_a_maximum)
+{
+    on_four_cores();
+    assert_int_equal(0, cores_width(&s, 2, 0, 0));
+    assert_int_equal(2, cores_width(&s, 2, 0, 2));
+    assert_int_equal(1, cores_width(&s, 2, 1, 2)); /* run.threads goes before it */
+    assert_int_equal(0, cores_width(&s, 2, 0, 3)); /* both together would need six */
+    assert_int_equal(0, cores_width(&s, 1, 0, 4096));
+}
+
+/* Two jobs of two workers with run.cores: 4 and GPUs on both sockets. */
+TEST(run_cores_are_beside_the_gpu_and_nobody_elses)
+{
+    uint8_t all[CHANNEL_MAX_CPUS / 8] = {0}, one[CHANNEL_MAX_CPUS / 8];
+    on(&sysfs_two_sockets, "");
+    for (int worker = 0; worker < 4; worker++) {
+        assert_int_equal(0, cores_bind(&s, 2, cores_width(&s, 2, 0, 4), cores_home(&s, worker % 2), one));
+        assert_int_equal(4, count(one));
+        for (int i = 0; i < CHANNEL_MAX_CPUS / 8; i++) {
+            assert_int_equal(0, all[i] & one[i]);
+            all[i] |= one[i];
+        }
+    }
+}
+
 /* Several jobs have more workers than there are cores: each core gets a second worker before one gets a third. */
 TEST(jobs_share_cores_evenly)
 {

@@ -15,6 +15,7 @@ static struct {
     struct rpc_server server;
     uint32_t uid;
     int handled;
+    size_t most_unsent;
 } t;
 
 /* ---- what turn.c and share.c call in other rooms ---- */
@@ -110,6 +111,49 @@ TEST(calls_of_a_user_wait_for_their_turn)
         pair_pump_answer(&t.p, &a[i]);
         assert_string_equal("his", a[i].text);
     }
+    end();
+}
+
+enum { LONG_ANSWER = 100000 };
+
+static void serve_long(struct rpc_server *server, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    static uint8_t bytes[LONG_ANSWER];
+    Dtd__LogChunk m = DTD__LOG_CHUNK__INIT;
+    struct rpc_conn *conn = rpc_call_conn(call);
+    (void)server;
+    rpc_forwarded_start(call, request, &t.p.forwarded);
+    m.text = (ProtobufCBinaryData){sizeof(bytes), bytes};
+    rpc_reply(t.p.pending[t.p.n_pending - 1], &m.base);
+    t.handled++;
+    t.most_unsent = rpc_conn_queued(conn) > t.most_unsent ? rpc_conn_queued(conn) : t.most_unsent;
+}
+
+static void long_forward_came(void *owner, struct rpc_call *call, const ProtobufCMessage *request)
+{
+    (void)owner;
+    rpc_turn_take(&t.server, t.uid, call, request, serve_long);
+}
+
+/* 20 answers of 100 KB to calls that arrive at once. Other users' answers never stand behind all of them. */
+TEST(answers_of_a_user_do_not_fill_the_connection)
+{
+    struct pair_answer a[CALLS];
+    begin();
+    t.p.server_methods[0].handler = long_forward_came;
+    t.p.methods[M_NEVER - 1].max_reply_bytes = t.p.middle_methods[M_NEVER - 1].max_reply_bytes = 2 * LONG_ANSWER;
+    for (int i = 0; i < CALLS; i++)
+        assert_ok(pair_call(&t.p, M_NEVER, "", 0, &a[i], NULL));
+    while (t.handled < CALLS) {
+        rpc_turn_tick(&t.server);
+        pair_pump_ms(&t.p, 1);
+    }
+    for (int i = 0; i < CALLS; i++) {
+        pair_pump_answer(&t.p, &a[i]);
+        assert_int_equal(LONG_ANSWER, a[i].bytes);
+    }
+    print_message("at most %zu bytes were unsent\n", t.most_unsent);
+    assert_in_range(t.most_unsent, 1, (256 << 10) + LONG_ANSWER + 1000);
     end();
 }
 
