@@ -281,9 +281,12 @@ static void on_removed(void *owner)
                       c->slot);
 }
 
+/* If this node is shutting down meanwhile, control does not start again. */
 static void log_closed(void *owner)
 {
-    const struct control *n = owner;
+    struct control *n = owner;
+    if (n->ended && supervisor_link_end(&n->local.supervisor))
+        log_error("the request to shut down was not sent to the supervisor");
     n->log_closed(n->log_closed_arg);
 }
 
