@@ -1,5 +1,5 @@
 /* One node is out of the cluster at a time, so that the others keep a majority. At the end, when all nodes have the
- * current view, somebody tries an identity that a node had before, with the current key. */
+ * current view, a thief tries an identity that a node had before, with the current key. */
 #include "tests/sim/control/members.h"
 
 #include "daemon/control/cluster/internal.h"

@@ -156,7 +156,7 @@ int __wrap_rename(const char *from, const char *to)
     return 0;
 }
 
-/* Files that are not here are said to exist. */
+/* Removing a file that is not here succeeds. */
 int __wrap_unlink(const char *path)
 {
     struct saved_file *f = saved_find(world.current->on->id, path);
