@@ -17,7 +17,9 @@ static void *budget_alloc(void *data, size_t size)
         return NULL;
     }
     a->left -= size;
-    return malloc(size);
+    void *p = malloc(size);
+    a->no_memory = a->no_memory || !p;
+    return p;
 }
 
 static void budget_free(void *data, void *p)
@@ -32,4 +34,9 @@ void rpc_alloc_init(struct rpc_alloc *alloc, size_t wire_bytes)
         .base = {.alloc = budget_alloc, .free = budget_free, .allocator_data = alloc},
         .left = BASE_BYTES + PER_BYTE * wire_bytes,
     };
+}
+
+err_t rpc_alloc_error(const struct rpc_alloc *alloc)
+{
+    return alloc->no_memory ? ERR_NOMEM : ERR_CORRUPT;
 }

@@ -34,10 +34,12 @@ static void log_is_closed(void *owner)
     uv_stop(&n->loop);
 }
 
+/* The log is closed already if control was about to start again. */
 static void cluster_is_closed(void *owner)
 {
     const struct control *n = owner;
-    log_close(n->replica.log, log_is_closed);
+    if (!n->log_closed)
+        log_close(n->replica.log, log_is_closed);
 }
 
 /* May this node exit? The leader first hands over and waits until its processes have ended (on a full shutdown, the

@@ -32,7 +32,7 @@ struct control {
     struct rpc_server rpc;
     bool log_warned;               /* the log's disk is full, and an incident reports it */
     bool listed;                   /* the supervisor has sent the list of processes */
-    void (*log_closed)(void *arg); /* called when the log has been closed for the cluster */
+    void (*log_closed)(void *arg); /* called when the log has been closed for the cluster; NULL: it is not asked to */
     void *log_closed_arg;
     uv_timer_t timer, lead_timer, tick_timer;
     bool begins; /* to lead: it makes the jobs that it will lead */

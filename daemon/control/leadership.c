@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define LEAVE_MS 18000 /* below the 20 s after which the supervisor ends a shutdown */
@@ -109,6 +110,8 @@ static void adopt_jobs(struct control *n)
         err_t err = job_adopt_begin(j);
         if (err)
             log_error("job not adopted id=%" PRIu64 " error=%s", job_view_of(j).id, err_text(err));
+        if (err == ERR_NOMEM)
+            exit(1); /* a job that is half adopted would be started again beside its processes; another node leads */
     }
 }
 
@@ -281,9 +284,12 @@ static void on_removed(void *owner)
                       c->slot);
 }
 
+/* If this node is shutting down meanwhile, control does not start again. */
 static void log_closed(void *owner)
 {
-    const struct control *n = owner;
+    struct control *n = owner;
+    if (n->ended && supervisor_link_end(&n->local.supervisor))
+        log_error("the request to shut down was not sent to the supervisor");
     n->log_closed(n->log_closed_arg);
 }
 

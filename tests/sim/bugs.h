@@ -58,7 +58,12 @@
     X(UNREAD_KILLED, "an older leader kills the workers of a job that it cannot read") \
     X(CLOCK_IS_DATE, "the clock of the cluster follows the wall clock")                \
     X(ANY_IDENTITY, "a node admits any program with the cluster's key")                \
-    X(WORKERS_KEPT, "a node that was removed keeps its workers")
+    X(WORKERS_KEPT, "a node that was removed keeps its workers")                       \
+    X(GENERATION_IGNORED, "nodes of two generations of a cluster speak to each other") \
+    X(NUMBERS_REPEAT, "a recovery gives numbers that the lost voters may have given")  \
+    X(IDENTITY_KEPT, "a node that joins again has its former identity")                \
+    X(DAMAGE_READ, "checksums of files are not compared")                              \
+    X(ACCEPT_GIVEN_UP, "after a lack of descriptors no connection is accepted")
 
 /* Bugs of a log whose disk fails. */
 #define DISK_BUG_LIST(X)                                                       \
@@ -71,7 +76,7 @@ enum bug_kind {
     BUG_NONE,
 #define X(name, text) BUG_##name,
     BUG_LIST(X) N_LOG_BUGS = BUG_SNAPSHOT_BETWEEN_CHANGES,
-    CONTROL_BUG_LIST(X) N_CONTROL_BUGS = BUG_WORKERS_KEPT,
+    CONTROL_BUG_LIST(X) N_CONTROL_BUGS = BUG_ACCEPT_GIVEN_UP,
     DISK_BUG_LIST(X)
 #undef X
         N_BUGS

@@ -56,7 +56,7 @@ static void *copy_of(const void *data, size_t len)
 
 raft_index files_last(const struct files *files)
 {
-    return files->first + files->n - 1;
+    return files->first ? files->first + files->n - 1 : 0;
 }
 
 const struct stored *files_entry(const struct files *files, raft_index index)

@@ -86,6 +86,9 @@ void disk_snapshot(struct disk *disk, struct files *files, const struct raft_sna
 /* Ends all writes under way with RAFT_CANCELED. As much of them is on the disk as after a crash. */
 void disk_cancel(struct disk *disk);
 
+/* In log_disk.c: the file with what this host knows of other voters is removed. */
+void log_disk_forget_witness(const struct host *host);
+
 raft_index files_last(const struct files *files);
 /* Returns the term of an entry on the disk or in its snapshot; 0: not there. */
 raft_term files_term(const struct files *files, raft_index index);

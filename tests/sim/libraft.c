@@ -8,6 +8,7 @@
 #include "tests/sim/check.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/net.h"
+#include "tests/sim/stream.h"
 
 #include <assert.h>
 #include <raft/uv.h>
@@ -16,6 +17,8 @@
 
 #define CLOSE_US 20000 /* closing takes up to 20 ms, so that other events fall into it */
 #define DISK_RETRY_US (50 * US_PER_MS)
+#define MAX_IDS 64 /* of voters; each node that joins has another one */
+#define CONNECT_RETRY_US (100 * US_PER_MS)
 #define CAPACITY 1000 /* entries; libraft accepts a proposal if it has at least 1 */
 
 void LegacyFireCompletedRequests(struct raft *r);
@@ -43,8 +46,19 @@ struct reading {
     struct event *event;
 };
 
+/* The streams of this voter to another one, and of that one to this. */
+struct line {
+    struct uv_stream_s *out, *in; /* NULL: none */
+    struct raft_uv_connect request;
+    bool is_connecting;
+    int64_t retry_us;
+};
+
 struct sim_io {
     struct raft_io *raft_io;
+    raft_id id;
+    struct raft_uv_transport *transport;
+    struct line lines[MAX_IDS + 1]; /* by the id of the other voter */
     struct host *host;
     struct disk *disk;
     struct files *files;
@@ -61,7 +75,7 @@ struct sim_io {
     struct {
         int64_t us; /* 0: none, or it has been stored */
         raft_index index;
-    } snapshot_sent[MAX_HOSTS + 1]; /* by receiver */
+    } snapshot_sent[MAX_IDS + 1]; /* by receiver */
     struct hook before, after;
     TAILQ_HEAD(, sending) sends;
     TAILQ_HEAD(, reading) reads;
@@ -69,6 +83,8 @@ struct sim_io {
 
 static struct sim_io *running[MAX_HOSTS + 1]; /* per host: the io of its process, once started */
 uint64_t libraft_deaths;
+bool libraft_uses_streams;
+void (*libraft_recovered)(struct host *host);
 
 static struct sim_io *io_of(struct raft_io *io)
 {
@@ -101,11 +117,89 @@ static void tick(void *arg)
     io->tick(io->raft_io);
 }
 
+/* ---- streams ---- */
+
+static void line_freed(uv_handle_t *handle)
+{
+    raft_free(handle);
+}
+
+static void line_close(struct uv_stream_s **stream)
+{
+    if (*stream)
+        uv_close((uv_handle_t *)*stream, line_freed);
+    *stream = NULL;
+}
+
+static struct line *line_of(struct sim_io *io, raft_id id)
+{
+    assert(id <= MAX_IDS);
+    return &io->lines[id];
+}
+
+static void line_accepted(struct raft_uv_transport *transport, raft_id id, const char *address,
+                          struct uv_stream_s *stream)
+{
+    struct line *l = line_of(transport->data, id);
+    (void)address;
+    line_close(&l->in);
+    l->in = stream;
+}
+
+static void line_connected(struct raft_uv_connect *request, struct uv_stream_s *stream, int status)
+{
+    struct line *l = request->data;
+    l->is_connecting = false;
+    l->out = status ? NULL : stream;
+}
+
+/* The host to which a message for this voter goes; 0: there is no stream, and one is being opened. */
+static int line_host(struct sim_io *io, raft_id id, const char *address)
+{
+    struct line *l = line_of(io, id);
+    const struct host *other = l->out ? stream_other(l->out) : NULL;
+    if (!libraft_uses_streams)
+        return (int)id;
+    if (other)
+        return other->id;
+    line_close(&l->out);
+    if (l->is_connecting || world.now_us < l->retry_us)
+        return 0;
+    l->retry_us = world.now_us + CONNECT_RETRY_US;
+    l->request.data = l;
+    l->is_connecting = io->transport->connect(io->transport, &l->request, id, address, line_connected) == 0;
+    return 0;
+}
+
+static bool line_carries(struct sim_io *from, struct sim_io *to)
+{
+    if (!libraft_uses_streams)
+        return true;
+    const struct uv_stream_s *out = from ? line_of(from, to->id)->out : NULL,
+                             *in = line_of(to, from ? from->id : 0)->in;
+    return out && in && stream_meets(out, in);
+}
+
+static void transport_closed(struct raft_uv_transport *transport)
+{
+    (void)transport;
+}
+
+static void lines_close(struct sim_io *io)
+{
+    for (raft_id id = 0; id <= MAX_IDS; id++) {
+        line_close(&io->lines[id].out);
+        line_close(&io->lines[id].in);
+    }
+    io->transport->close(io->transport, transport_closed);
+}
+
 /* ---- start ---- */
 
 static int io_init(struct raft_io *raft_io, raft_id id, const char *address)
 {
-    (void)raft_io, (void)id, (void)address;
+    (void)address;
+    io_of(raft_io)->id = id;
     return 0;
 }
 
@@ -117,6 +211,8 @@ static int io_start(struct raft_io *raft_io, unsigned ms, raft_io_tick_cb on_tic
     io->receive = on_receive;
     io->is_started = true;
     running[io->host->id] = io;
+    if (libraft_uses_streams)
+        io->transport->listen(io->transport, line_accepted);
     host_hook(io->host, &io->before);
     host_hook(io->host, &io->after);
     arm(io);
@@ -161,17 +257,23 @@ static struct raft_entry *load_entries(const struct files *f)
     return entries;
 }
 
-/* Entries that follow the snapshot without a gap are loaded; libraft has the same rule. */
-static int io_load(struct raft_io *raft_io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,
-                   raft_index *start_index, struct raft_entry *entries[], size_t *n_entries)
+/* Entries that end before the snapshot are worth nothing. */
+static void align_entries(struct files *f)
 {
-    struct files *f = io_of(raft_io)->files;
     if (!f->first)
         f->first = 1;
     if (f->snapshot && files_last(f) < f->snapshot->index) {
         f->n = 0;
         f->first = f->snapshot->index + 1;
     }
+}
+
+/* Entries that follow the snapshot without a gap are loaded; libraft has the same rule. */
+static int io_load(struct raft_io *raft_io, raft_term *term, raft_id *vote, struct raft_snapshot **snapshot,
+                   raft_index *start_index, struct raft_entry *entries[], size_t *n_entries)
+{
+    struct files *f = io_of(raft_io)->files;
+    align_entries(f);
     if (f->first > (f->snapshot ? f->snapshot->index : 0) + 1) {
         strcpy(raft_io->errmsg, "entries are missing");
         return RAFT_CORRUPT;
@@ -204,10 +306,24 @@ static int io_bootstrap(struct raft_io *raft_io, const struct raft_configuration
     return 0;
 }
 
+/* As in raft_uv, the configuration follows all entries and has the term of the last one. */
 static int io_recover(struct raft_io *raft_io, const struct raft_configuration *configuration)
 {
-    (void)raft_io, (void)configuration;
-    return RAFT_INVALID;
+    struct sim_io *io = io_of(raft_io);
+    struct files *f = io->files;
+    struct raft_buffer data;
+    int status = raft_configuration_encode(configuration, &data);
+    if (status)
+        return status;
+    raft_term term = f->n ? f->entries[f->n - 1].term : f->snapshot ? f->snapshot->term : 1;
+    if (host_acts(io->host)) {
+        align_entries(f);
+        files_put(f, term, RAFT_CHANGE, &data);
+        if (libraft_recovered)
+            libraft_recovered(io->host);
+    }
+    raft_free(data.base);
+    return 0;
 }
 
 /* ---- term and vote ---- */
@@ -260,7 +376,7 @@ static void check_snapshot_sent(struct sim_io *io, const struct raft_message *me
 {
     raft_id to = message->server_id;
     int64_t now = host_mono_us(io->host), last = io->snapshot_sent[to].us;
-    if (last && now - last < SNAPSHOT_AGAIN_US)
+    if (last && now - last < SNAPSHOT_AGAIN_US && !libuv_blocked_us) /* else its read may have taken longer */
         broken("libraft sends a snapshot to host %d, to which one is on its way", (int)to);
     io->snapshot_sent[to].us = now;
     io->snapshot_sent[to].index = message->install_snapshot.last_index;
@@ -284,19 +400,24 @@ static int io_send(struct raft_io *raft_io, struct raft_io_send *request, const 
     *s = (struct sending){.io = io, .request = request};
     request->cb = cb;
     if (host_acts(io->host)) {
-        if (message->type == RAFT_INSTALL_SNAPSHOT)
+        int to = line_host(io, message->server_id, message->server_address);
+        if (message->type == RAFT_INSTALL_SNAPSHOT && to)
             check_snapshot_sent(io, message);
         check_sent(io->host, message);
-        s->status = net_send(io->host->id, message);
+        s->status = to ? net_send(io->host->id, io->id, to, message) : RAFT_NOCONNECTION;
     }
     TAILQ_INSERT_TAIL(&io->sends, s, link);
     s->event = world_after(io->host, s->status ? 100 * US_PER_MS : world_between(FROM_NETWORK, 1, 200), sent, s);
     return 0;
 }
 
-void libraft_receive(struct host *host, struct raft_message *message)
+void libraft_receive(struct host *from, struct host *host, struct raft_message *message)
 {
     struct sim_io *io = running[host->id];
+    if (io && !line_carries(running[from->id], io)) {
+        net_message_free(message);
+        return;
+    }
     if (io && message->type == RAFT_APPEND_ENTRIES_RESULT)
         note_stored(io, message->server_id, &message->append_entries_result);
     if (io && !io->is_closing)
@@ -483,6 +604,7 @@ static void io_close(struct raft_io *raft_io, raft_io_close_cb cb)
         running[io->host->id] = NULL;
     if (io->retry)
         world_cancel(io->retry);
+    lines_close(io);
     disk_cancel(io->disk);
     if (io->failed)
         appended(io->failed, RAFT_CANCELED);
@@ -515,11 +637,13 @@ void libraft_forget(struct host *host)
 
 int raft_uv_init(struct raft_io *raft_io, struct uv_loop_s *loop, const char *dir, struct raft_uv_transport *transport)
 {
-    (void)loop, (void)transport;
+    (void)loop;
     struct sim_io *io = calloc(1, sizeof(*io));
     assert(io);
     const char *name = strrchr(dir, '/');
     io->raft_io = raft_io;
+    io->transport = transport;
+    io->transport->data = io;
     io->host = world.current;
     io->disk = &disks[io->host->id];
     io->files = name && strcmp(name, "/log.new") == 0 ? &io->disk->fresh : &io->disk->log;

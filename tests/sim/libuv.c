@@ -142,6 +142,8 @@ int uv_check_start(uv_check_t *check, uv_check_cb cb)
 
 /* ---- the pool: work is done when it ends, so that what it must not read may have changed meanwhile ---- */
 
+int64_t (*libuv_blocked_us)(void);
+
 static void work_over(void *arg)
 {
     uv_work_t *work = arg;
@@ -154,7 +156,8 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb run, uv_after_wor
     work->loop = loop;
     work->work_cb = run;
     work->after_work_cb = over;
-    world_after(host_of(loop), world_between(FROM_CLOCK, 10, 2000), work_over, work);
+    int64_t us = world_between(FROM_CLOCK, 10, 2000) + (libuv_blocked_us ? libuv_blocked_us() : 0);
+    world_after(host_of(loop), us, work_over, work);
     return 0;
 }
 

@@ -133,3 +133,8 @@ void witness_save(struct log_witness *w, const char *dir)
         witnesses[world.current->id] = *w;
     w->is_dirty = false;
 }
+
+void log_disk_forget_witness(const struct host *host)
+{
+    witnesses[host->id] = (struct log_witness){.n = 0};
+}

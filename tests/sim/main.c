@@ -37,8 +37,9 @@ static void print_why_not_well(void)
     check_print();
 }
 
-static void on_record(uint64_t index, const struct record *record, const struct state_result *result)
+static void on_record(int branch, uint64_t index, const struct record *record, const struct state_result *result)
 {
+    (void)branch;
     model_check(index, record, result);
     client_applied(index, record, result);
 }

@@ -12,6 +12,7 @@
 struct packet {
     struct raft_message message;
     int from, to, copies;
+    raft_id id;               /* of the sender */
     struct raft_buffer *data; /* data of the entries */
 };
 
@@ -92,7 +93,7 @@ static size_t bytes_of(const struct raft_message *m)
     return m->type == RAFT_INSTALL_SNAPSHOT ? bytes + m->install_snapshot.data.len : bytes;
 }
 
-static void free_message(struct raft_message *m)
+void net_message_free(struct raft_message *m)
 {
     if (m->type == RAFT_APPEND_ENTRIES && m->append_entries.entries) {
         raft_free(m->append_entries.entries[0].batch);
@@ -109,7 +110,7 @@ static void drop(struct packet *p)
 {
     if (--p->copies)
         return;
-    free_message(&p->message);
+    net_message_free(&p->message);
     free(p);
 }
 
@@ -123,10 +124,10 @@ static void received(void *arg)
         return;
     }
     copy_message(&p->message, &m);
-    snprintf(address, sizeof(address), "%s-%d", p->from == 1 ? "node" : "voter", p->from);
-    m.server_id = (raft_id)p->from;
+    snprintf(address, sizeof(address), "%s-%d", p->id == 1 ? "node" : "voter", (int)p->id);
+    m.server_id = p->id;
     m.server_address = address;
-    libraft_receive(&world.hosts[p->to], &m);
+    libraft_receive(&world.hosts[p->from], &world.hosts[p->to], &m);
     drop(p);
 }
 
@@ -150,9 +151,8 @@ static void travel(struct packet *p)
     world_after(&world.hosts[0], us, arrived, p);
 }
 
-int net_send(int from, const struct raft_message *message)
+int net_send(int from, raft_id id, int to, const struct raft_message *message)
 {
-    int to = (int)message->server_id;
     if (to < 1 || to > world.n_hosts || net.is_cut[from][to] || net.is_cut[to][from])
         return RAFT_NOCONNECTION;
     if (world_chance(FROM_NETWORK, net.loss))
@@ -161,6 +161,7 @@ int net_send(int from, const struct raft_message *message)
     assert(p);
     copy_message(message, &p->message);
     p->from = from;
+    p->id = id;
     host_sends(&world.hosts[from], &world.hosts[to], bytes_of(message));
     p->to = to;
     bool is_twice = world_chance(FROM_NETWORK, net.twice);

@@ -20,9 +20,11 @@ void net_heal(void); /* restores all links and the default delays and probabilit
 void net_cut(int from, int to);
 /* May a message of that host be delivered? NULL: always. */
 extern bool (*net_admits)(int from, int to);
-/* Copies the message. Returns 0, or RAFT_NOCONNECTION if the link is cut. */
-int net_send(int from, const struct raft_message *message);
-/* In libraft.c: delivers the message to the host; libraft frees its memory. */
-void libraft_receive(struct host *host, struct raft_message *message);
+/* Copies the message of the voter `id` on one host to another host. Returns 0, or RAFT_NOCONNECTION if the link is cut.
+ */
+int net_send(int from, raft_id id, int to, const struct raft_message *message);
+void net_message_free(struct raft_message *message); /* what libraft would free */
+/* In libraft.c: delivers the message of a host to another; libraft frees its memory. */
+void libraft_receive(struct host *from, struct host *to, struct raft_message *message);
 
 #endif

@@ -1,12 +1,14 @@
 /* Runs seeds. Each seed is a process of its own, so that a crash, a hang or a leak affects only that seed.
  *
  * NAME --seeds N [--from S] [--nodes K] [--commands] [--mixed] [--images [--blind]] [--disks] [--identity] [--slices]
- * [--trace] [--twice] [--expect-broken]
+ * [--recover] [--members] [--damage] [--scarce] [--memory] [--trace] [--twice] [--expect-broken]
  *
  * --from 0 (the default) starts at a seed derived from the time. --nodes 0 (the default) draws the number. --commands
  * makes some jobs of sim-control commands; --mixed gives its computers dtds of two versions; with --identity keys are
  * rotated, a thief uses stolen keys, and a node is evicted; with --slices a node that begins to lead makes one job at a
- * time; with --disks disks fail; with --images an old copy of a voter's disk comes back (sim; image.h). --twice runs
+ * time; with --disks disks fail; with --recover a majority is lost, and the cluster is recovered; with --members nodes
+ * leave and join again; with --damage files are damaged; with --scarce descriptors and threads run out; with --memory
+ * allocations fail; with --images an old copy of a voter's disk comes back (sim; image.h). --twice runs
  * each seed twice and compares the runs. --expect-broken succeeds if one of the seeds fails (planted bugs).
  * DTD_SIM_BUG=NAME plants a bug; --bugs lists them. */
 #ifndef DTD_TESTS_SIM_RUNNER_H
@@ -29,6 +31,11 @@ struct shape {
     bool disks;         /* disks fail */
     bool slices;        /* a node that begins to lead makes one job at a time */
     bool identity;      /* keys are rotated and stolen, and a node is evicted */
+    bool recover;       /* of sim-control: a majority is lost (recovery.h) */
+    bool members;       /* of sim-control: nodes leave and join again (members.h) */
+    bool damage;        /* of sim-control: files are damaged (damage.h) */
+    bool scarce;        /* of sim-control: descriptors and threads run out (scarce.h) */
+    bool memory;        /* of sim-control: allocations fail */
 };
 
 struct simulation {

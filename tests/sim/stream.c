@@ -3,6 +3,7 @@
 #include "tests/sim/stream.h"
 
 #include "daemon/supervisor/channel.h"
+#include "tests/sim/bugs.h"
 #include "tests/sim/net.h"
 
 #include <assert.h>
@@ -35,7 +36,8 @@ struct writing {
 };
 
 struct end {
-    int fd;
+    int fd, copies;                       /* made by dup, with the same number */
+    bool is_deaf;                         /* by a planted bug */
     bool is_open, is_packets, is_waiting; /* is_waiting: for an accept, possibly by the computer's next process */
     struct host *host;                    /* the owner, or the computer on which it waits to be accepted */
     struct end *peer;                     /* NULL: closed */
@@ -56,6 +58,8 @@ struct end {
     TAILQ_ENTRY(end) waiting;
     TAILQ_ENTRY(end) of_host;
 };
+
+bool (*stream_has_no_descriptor)(void);
 
 static struct {
     struct end *ends[MAX_ENDS];
@@ -136,7 +140,7 @@ static void read_some(struct end *e)
 
 static bool is_readable(const struct end *e)
 {
-    return !TAILQ_EMPTY(&e->here) || !TAILQ_EMPTY(&e->backlog);
+    return !e->is_deaf && (!TAILQ_EMPTY(&e->here) || !TAILQ_EMPTY(&e->backlog));
 }
 
 static void notify(void *arg)
@@ -417,6 +421,18 @@ static struct end *of_handle(const uv_handle_t *handle)
     return handle->u.reserved[0];
 }
 
+struct host *stream_other(const uv_stream_t *stream)
+{
+    const struct end *e = of_handle((const uv_handle_t *)stream);
+    return e->is_open && e->peer ? e->peer->host : NULL;
+}
+
+bool stream_meets(const uv_stream_t *a, const uv_stream_t *b)
+{
+    const struct end *e = of_handle((const uv_handle_t *)a);
+    return e->is_open && e->peer && e->peer == of_handle((const uv_handle_t *)b);
+}
+
 int uv_pipe_open(uv_pipe_t *pipe, uv_file fd)
 {
     struct end *e = end_of(fd);
@@ -532,11 +548,25 @@ ssize_t __wrap_send(int fd, const void *data, size_t len, int flags);
 ssize_t __wrap_recv(int fd, void *data, size_t len, int flags);
 int __wrap_close(int fd);
 int __real_close(int fd);
+int __wrap_dup(int fd);
+int __real_dup(int fd);
+
+static bool lacks_descriptor(void)
+{
+    if (!stream_has_no_descriptor || !stream_has_no_descriptor())
+        return false;
+    errno = EMFILE;
+    return true;
+}
 
 int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *len, int flags)
 {
     (void)address, (void)len, (void)flags;
     struct end *listener = end_of(fd), *e = TAILQ_FIRST(&listener->backlog);
+    if (lacks_descriptor()) {
+        listener->is_deaf = bug(BUG_ACCEPT_GIVEN_UP);
+        return -1;
+    }
     if (!e) {
         errno = EAGAIN;
         return -1;
@@ -549,7 +579,7 @@ int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *len, int flags)
 int __wrap_socket(int domain, int type, int protocol)
 {
     (void)domain, (void)type, (void)protocol;
-    return new_end(world.current)->fd;
+    return lacks_descriptor() ? -1 : new_end(world.current)->fd;
 }
 
 /* The only address to which a process connects is control.sock of its own computer. */
@@ -608,6 +638,20 @@ int __wrap_close(int fd)
     struct end *e = fd >= FIRST_FD ? end_of(fd) : NULL;
     if (!e)
         return __real_close(fd);
-    end_close(e, UV_EOF);
+    if (e->copies)
+        e->copies--;
+    else
+        end_close(e, UV_EOF);
     return 0;
+}
+
+int __wrap_dup(int fd)
+{
+    struct end *e = fd >= FIRST_FD ? end_of(fd) : NULL;
+    if (!e)
+        return __real_dup(fd);
+    if (lacks_descriptor())
+        return -1;
+    e->copies++;
+    return fd;
 }

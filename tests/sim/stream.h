@@ -13,6 +13,11 @@
 
 #define STREAM_LOST_US (10 * US_PER_S)
 
+/* Whether the process whose event is running gets no descriptor. NULL: it always gets one. */
+extern bool (*stream_has_no_descriptor)(void);
+/* In libuv.c: how much longer the work of a thread takes than usual. NULL: no longer. */
+extern int64_t (*libuv_blocked_us)(void);
+
 struct end;
 typedef void (*end_fn)(void *arg, const void *data, size_t len);
 
@@ -32,6 +37,11 @@ void stream_stall_one(struct host *computer, int64_t us);
 void stream_reset(int fd);
 /* Returns a descriptor for a tunnel's listener, or for something else that is never connected. */
 int stream_place(void);
+
+/* The process at the other end of the stream; NULL: it is closed. */
+struct host *stream_other(const uv_stream_t *stream);
+/* The two are the ends of one stream. */
+bool stream_meets(const uv_stream_t *a, const uv_stream_t *b);
 
 /* For libuv.c's uv_close: the first is called at once, the second before the callback. */
 void stream_handle_close(uv_handle_t *handle);

@@ -16,6 +16,7 @@ struct voter {
     bool is_ready, is_stopping;
     uint64_t commit_checked, term_checked, lead_checked;
     const void *opening; /* the opening of the log to which commit_checked belongs */
+    int branch;          /* of the log, check.h */
 };
 extern struct voter voters[MAX_HOSTS + 1];
 

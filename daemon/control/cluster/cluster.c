@@ -305,6 +305,8 @@ static err_t read_self(struct cluster *c, struct why *why)
     if (!err)
         err = cluster_view_load(c, why);
     if (!err)
+        err = cluster_identity_check(c, why);
+    if (!err)
         err = cluster_lineage_load(c, why);
     if (!err && cluster_log_is_old(c)) {
         c->self.generation = cluster_known(c)->lineage.generation;

@@ -46,6 +46,14 @@ err_t cluster_identity_write(struct cluster *c, struct why *why)
     return err ? why_set(why, err, "%s: %s", c->identity_path, err_text(err)) : OK;
 }
 
+static err_t not_restored(const struct cluster *c, err_t err, const char *text, struct why *why)
+{
+    return why_set(why, err,
+                   "%s: %s. If the file cannot be restored: remove the node from the cluster (dtctl cluster remove, on "
+                   "another node), then its state directory, and join again",
+                   c->identity_path, text);
+}
+
 err_t cluster_identity_load(struct cluster *c, struct why *why)
 {
     char print[IDENTITY_FINGERPRINT_MAX];
@@ -55,16 +63,24 @@ err_t cluster_identity_load(struct cluster *c, struct why *why)
         err = identity_make(&c->identity, why);
         err = err ? err : cluster_identity_write(c, why);
     } else if (err) {
-        why_set(why, err,
-                "%s: %s. If the file cannot be restored: remove the node from the cluster (dtctl cluster remove, on "
-                "another node), then its state directory, and join again",
-                c->identity_path, err_text(err));
+        not_restored(c, err, err_text(err), why);
     }
+    c->has_old_identity = !is_missing;
     if (err)
         return err;
     identity_fingerprint(c->identity.public_key, print);
     log_info("identity node=%s fingerprint=%s%s", c->self.name, print, is_missing ? " is new" : "");
     return OK;
+}
+
+/* The file has no checksum, and any 32 bytes are a private key. */
+err_t cluster_identity_check(const struct cluster *c, struct why *why)
+{
+    const struct state_node *own = cluster_node(c, c->self.name);
+    bool is_same = !own || own->id != c->self.id || !c->has_old_identity || !record_has_key(own->public_key) ||
+                   memcmp(own->public_key, c->identity.public_key, NODE_KEY_BYTES) == 0;
+    return is_same ? OK
+                   : not_restored(c, ERR_CORRUPT, "it is not the identity that the cluster has for this node", why);
 }
 
 /* ---- which peers are admitted ---- */

@@ -112,6 +112,7 @@ struct cluster {
     /* identities (identity.c) */
     struct identity identity; /* of this node, or of the node that it becomes by joining */
     char identity_path[PATH_STATE_DIR_MAX + 32];
+    bool has_old_identity;  /* it was in the file at the start */
     uint32_t registered_at; /* leader: the cluster version at which the identities of all peers were looked at */
     struct cluster_introductions introduced; /* by the node that answered Hello last, until the leader has replied */
     struct cluster_introductions introduces; /* for the nodes that send Hello, made from .. */
@@ -159,6 +160,7 @@ struct cluster {
     /* lineage.c */
     struct lineage_file recovery, superseded, old_copy; /* generation 0: none */
     bool recovers, lineage_proposed; /* the file `recovery` exists; a record of the lineage is under way */
+    int64_t recovery_ms;             /* when its end is written again */
     bool rechecks;                   /* keys of open tunnels are compared, for which retired ones do not count */
 
     /* joining */
@@ -228,6 +230,8 @@ void cluster_recheck(struct cluster *c);
 /* Reads the file; makes it in a cluster of an older version. */
 NODISCARD err_t cluster_identity_load(struct cluster *c, struct why *why);
 NODISCARD err_t cluster_identity_write(struct cluster *c, struct why *why);
+/* The identity that was read is the one that the view lists; no other node would admit another one. */
+NODISCARD err_t cluster_identity_check(const struct cluster *c, struct why *why);
 enum tunnel_verdict cluster_admit(void *owner, const struct tunnel_peer *peer, bool accepts); /* owner: the cluster */
 /* Does a node of this id and name exist, as far as this node knows? */
 bool cluster_is_node(const struct cluster *c, uint64_t id, const char *name);

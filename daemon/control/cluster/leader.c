@@ -537,6 +537,7 @@ void cluster_lead_begin(struct cluster *c)
     c->lead_ms = now;
     c->changing = c->proposing = false;
     c->registered_at = 0;
+    c->introduced.n = 0; /* the state is current, and an introduction may be of a node that has left since */
     if (c->is_member) {
         update_peers(c, now);
         shorten_previous_leader(c, now);

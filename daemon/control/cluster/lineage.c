@@ -18,12 +18,15 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+#define RECOVERY_RETRY_MS 1000 /* a full disk must not cost a try at each tick */
 
 static void path_of(const struct cluster *c, const char *name, char ret[PATH_MAX])
 {
@@ -270,19 +273,46 @@ static bool is_recorded(const struct cluster *c)
     return l->generation >= c->recovery.generation && l->at_ms == c->recovery.at_ms;
 }
 
-static void recovery_done(struct cluster *c)
+/* The log belongs to the new generation, and the next start must not take it for an older one, nor recover it again,
+ * which would drop the voters that join from now on. The generation is written first: a start that finds both files
+ * only ends the recovery. */
+static err_t write_recovered(struct cluster *c, struct why *why)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], dir[PATH_MAX];
+    struct cluster_self self = c->self;
+    self.generation = state_cluster(c->replica->state)->lineage.generation;
+    self.recover = false;
+    err_t err = cluster_file_write(c->self_path, &self, why);
+    if (err)
+        return err;
+    c->self = self;
+    path_of(c, "recovery", path);
+    if (unlink(path) && errno != ENOENT)
+        return why_set(why, err_from_errno(errno), "%s: %s", path, strerror(errno));
+    path_of(c, "", dir);
+    err = access(dir, F_OK) ? OK : file_sync_dir(dir);
+    return err ? why_set(why, err, "%s: %s", dir, err_text(err)) : OK;
+}
+
+/* False: the files cannot be written, and it is tried again; this node does not lead until then. */
+static bool recovery_done(struct cluster *c)
+{
+    struct why why = {""};
     const struct state_lineage *l = &state_cluster(c->replica->state)->lineage;
+    int64_t now = clock_mono_ms();
+    if (now < c->recovery_ms)
+        return false;
+    if (write_recovered(c, &why)) {
+        log_error("the recovery of the cluster waits until its files can be written, and is tried again why=\"%s\"",
+                  why.text);
+        c->recovery_ms = now + RECOVERY_RETRY_MS;
+        return false;
+    }
     log_warn("this node continues the cluster alone generation=%" PRIu64 " id=%016" PRIx64
              " next_job_gap=%d remedy=\"let the nodes that had copies of the log join again\"",
              l->generation, l->id, STATE_RECOVERY_GAP);
     c->recovers = false;
-    c->self.generation = l->generation;
-    path_of(c, "recovery", path);
-    if (unlink(path))
-        log_error("%s is not removed", path);
-    cluster_self_save(c);
+    return true;
 }
 
 /* Numbers of the other nodes that had copies of the log. The caller frees them. */
@@ -356,8 +386,7 @@ bool cluster_may_lead(struct cluster *c)
             propose_recovery(c);
         return false;
     }
-    recovery_done(c);
-    return true;
+    return recovery_done(c);
 }
 
 bool cluster_lineage_propose(struct cluster *c)

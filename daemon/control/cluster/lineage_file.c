@@ -1,6 +1,7 @@
 #include "daemon/control/cluster/lineage_file.h"
 
 #include "common/base/key_lines.h"
+#include "daemon/control/cluster/text_sum.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,7 +43,8 @@ err_t lineage_file_parse(const char *path, const char *text, size_t len, struct 
 {
     struct lineage_file f = {0};
     uint32_t seen = 0;
-    err_t err = key_lines_parse(path, text, len, keys, N_KEYS, &f, &seen, why);
+    err_t err = text_sum_check(path, text, len, &len, why);
+    err = err ? err : key_lines_parse(path, text, len, keys, N_KEYS, &f, &seen, why);
     if (!err && seen != (1u << N_KEYS) - 1)
         err = why_set(why, ERR_CORRUPT, "%s: lines are missing", path);
     if (!err)
@@ -57,7 +59,9 @@ size_t lineage_file_print(const struct lineage_file *f, char ret[LINEAGE_FILE_MA
                                 f->generation, f->at_ms, f->uid, f->by, f->all_gone ? "all" : "");
     for (int i = 0; !f->all_gone && i < f->n_gone; i++)
         n += (size_t)snprintf(ret + n, LINEAGE_FILE_MAX - n, "%s%" PRIu64, i ? " " : "", f->gone[i]);
-    return n + (size_t)snprintf(ret + n, LINEAGE_FILE_MAX - n, "\n");
+    n += (size_t)snprintf(ret + n, LINEAGE_FILE_MAX - n, "\n");
+    text_sum_print(ret, n, ret + n);
+    return n + TEXT_SUM_BYTES;
 }
 
 err_t lineage_file_read(const char *path, struct lineage_file *ret, struct why *why)

@@ -3,6 +3,7 @@
 
 #include "common/base/file.h"
 #include "common/base/key_lines.h"
+#include "daemon/control/cluster/text_sum.h"
 #include "daemon/control/log/sum.h"
 
 #include <inttypes.h>
@@ -20,34 +21,11 @@ static const struct key_line keys[] = {
 #define N_KEYS (sizeof(keys) / sizeof(keys[0]))
 #define N_REQUIRED (N_KEYS - 1) /* the last one was added later, and is written only after a recovery */
 
-#define SUM_BYTES (sizeof("sum=00000000\n") - 1)
-
-static void print_sum(const char *text, size_t len, char ret[SUM_BYTES + 1])
-{
-    snprintf(ret, SUM_BYTES + 1, "sum=%08" PRIx32 "\n", log_crc(0, text, len));
-}
-
-/* The last line is the checksum of those before; without it, in a file of an older version, nothing is checked. A
- * damaged line is no checksum, and is refused as an unknown key later. */
-static err_t check_sum(const char *path, const char *text, size_t len, size_t *ret_len, struct why *why)
-{
-    char sum[SUM_BYTES + 1];
-    size_t body = len < SUM_BYTES ? 0 : len - SUM_BYTES;
-    *ret_len = len;
-    if (len < SUM_BYTES || memcmp(text + body, "sum=", 4) != 0)
-        return OK;
-    print_sum(text, body, sum);
-    if (memcmp(text + body, sum, SUM_BYTES) != 0)
-        return why_set(why, ERR_CORRUPT, "%s is damaged: its checksum does not match", path);
-    *ret_len = body;
-    return OK;
-}
-
 err_t cluster_file_parse(const char *path, const char *text, size_t len, struct cluster_self *ret, struct why *why)
 {
     struct cluster_self self = {0};
     uint32_t seen = 0;
-    err_t err = check_sum(path, text, len, &len, why);
+    err_t err = text_sum_check(path, text, len, &len, why);
     err = err ? err : key_lines_parse(path, text, len, keys, N_KEYS, &self, &seen, why);
     if (!err &&
         ((seen & ((1u << N_REQUIRED) - 1)) != (1u << N_REQUIRED) - 1 || !self.name[0] || !self.id || !self.address[0]))
@@ -62,14 +40,15 @@ size_t cluster_file_print(const struct cluster_self *s, char ret[CLUSTER_FILE_MA
     char hex[2 * NODE_INSTANCE_BYTES + 1];
     for (int i = 0; i < NODE_INSTANCE_BYTES; i++)
         snprintf(hex + 2 * i, 3, "%02x", s->instance[i]);
-    int n = snprintf(ret, CLUSTER_FILE_MAX,
-                     "name=%s\nid=%" PRIu64 "\ninstance=%s\nlisten=%s\naddress=%s\ndomain=%s\njoins=%d\nfresh=%d\n"
-                     "recover=%d\n",
-                     s->name, s->id, hex, s->listen, s->address, s->domain, s->joins, s->fresh, s->recover);
-    if (s->generation)
-        n += snprintf(ret + n, CLUSTER_FILE_MAX - (size_t)n, "generation=%" PRIu64 "\n", s->generation);
-    print_sum(ret, (size_t)n, ret + n);
-    return (size_t)n + SUM_BYTES;
+    int n = 0;
+    if (s->generation) /* not the last line: a file that has lost its end must not be that of the first generation */
+        n += snprintf(ret, CLUSTER_FILE_MAX, "generation=%" PRIu64 "\n", s->generation);
+    n += snprintf(ret + n, CLUSTER_FILE_MAX - (size_t)n,
+                  "name=%s\nid=%" PRIu64 "\ninstance=%s\nlisten=%s\naddress=%s\ndomain=%s\njoins=%d\nfresh=%d\n"
+                  "recover=%d\n",
+                  s->name, s->id, hex, s->listen, s->address, s->domain, s->joins, s->fresh, s->recover);
+    text_sum_print(ret, (size_t)n, ret + n);
+    return (size_t)n + TEXT_SUM_BYTES;
 }
 
 err_t cluster_file_read(const char *path, struct cluster_self *ret, struct why *why)
@@ -104,8 +83,8 @@ err_t cluster_view_read(const char *path, struct buf *ret)
     struct buf bytes = {0};
     size_t len;
     err_t err = file_read(path, CLUSTER_VIEW_MAX_BYTES, &bytes);
-    if (!err && log_sum_check(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, &len) == ERR_CORRUPT)
-        err = ERR_CORRUPT;
+    if (!err && log_sum_check(bytes.data ? bytes.data : (const uint8_t *)"", bytes.len, &len)) /* also without one: */
+        err = ERR_CORRUPT;                                                                     /* its end is missing */
     if (err) {
         buf_fini(&bytes);
         return err;

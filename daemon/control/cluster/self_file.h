@@ -1,7 +1,7 @@
 /* The identity of this node in its cluster: STATE/cluster/self, lines of key=value, mode 0600. Without the file the
  * node is in no cluster. The file `view` beside it holds the last view of the cluster's nodes, tokens and keys
- * (state.h), with which a restarted node finds the others. Both end with a checksum (log/sum.h); files of older
- * versions have none. The functions block for a few kilobytes. */
+ * (state.h), with which a restarted node finds the others. Both end with a checksum (text_sum.h, log/sum.h), which
+ * `self` of an older version lacks. The functions block for a few kilobytes. */
 #ifndef DTD_DAEMON_CONTROL_CLUSTER_SELF_FILE_H
 #define DTD_DAEMON_CONTROL_CLUSTER_SELF_FILE_H
 

@@ -133,8 +133,13 @@ err_t cluster_view_load(struct cluster *c, struct why *why)
     }
     if (err && err != ERR_NOTFOUND) {
         buf_fini(&bytes);
+        /* Without a key nothing can be asked for. */
         return why_set(why, err,
-                       "%s: %s. Remove the file; the node gets it again from any other node that it can reach",
+                       c->conf->cluster.key_file[0]
+                           ? "%s: %s. Remove the file; the node gets it again from any other node that it can reach"
+                           : "%s: %s. The file has the keys of the cluster. If it cannot be restored: remove the node "
+                             "from the cluster (dtctl cluster remove, on another node), then its state directory, and "
+                             "join again",
                        c->view_path, err_text(err));
     }
     c->view_bytes = bytes;

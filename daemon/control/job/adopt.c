@@ -14,10 +14,12 @@
 
 /* ---- slots ---- */
 
-/* A node without a configured name is node-1 in its log. If a single node has got a name since, node-1 is this node. */
+/* A node without a configured name is node-1 in its log. If a single node has got a name since, node-1 is this node. If
+ * the cluster has had other nodes, node-1 may be one of them, which has left or was lost in a recovery. */
 static struct node_view *node_view_of(struct jobs *jobs, const char *name)
 {
-    bool unnamed = !node_view_find(jobs, name) && !jobs->nodes->next && strcmp(name, "node-1") == 0;
+    bool is_first = state_cluster(jobs->replica->state)->next_node <= 2;
+    bool unnamed = is_first && !node_view_find(jobs, name) && !jobs->nodes->next && strcmp(name, "node-1") == 0;
     return unnamed ? &jobs->self : node_find_or_add(jobs, name);
 }
 

@@ -150,7 +150,9 @@ static int machine_restore(struct raft_fsm *fsm, struct raft_buffer *buf)
         why_set(&log->failure, err, "the snapshot of index %" PRIu64 " in %s/log cannot be restored: %s", index,
                 log->dir, err_text(err));
         log_error("%s", log->failure.text);
-        return err == ERR_NOMEM ? RAFT_NOMEM : RAFT_CORRUPT;
+        if (err == ERR_NOMEM)
+            abort(); /* as in machine_apply: libraft would go on with memory that it has freed */
+        return RAFT_CORRUPT;
     }
     raft_free(buf->base);
     return 0;

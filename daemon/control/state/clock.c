@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "daemon/control/log/sum.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,7 +16,7 @@
 #include <unistd.h>
 
 #define WRONG_MS 100 /* of the file; the rates of two clocks differ by this much in an hour */
-#define TEXT_MAX 80
+#define TEXT_MAX 96
 
 static void read_text(const char *path, char *ret, size_t size)
 {
@@ -29,9 +30,17 @@ static void read_text(const char *path, char *ret, size_t size)
     buf_fini(&text);
 }
 
+#define SUM_BYTES (sizeof(" 00000000\n") - 1)
+
+/* A bit that the disk has changed would be a clock that is wrong by years, on all nodes and for good. */
+static void print_sum(const char *text, size_t len, char ret[SUM_BYTES + 1])
+{
+    snprintf(ret, SUM_BYTES + 1, " %08" PRIx32 "\n", log_crc(0, text, len));
+}
+
 void state_clock_open(struct state_clock *c, const char *dir)
 {
-    char text[TEXT_MAX + 1], boot[sizeof(c->boot)], end;
+    char text[TEXT_MAX + 1], boot[sizeof(c->boot)], sum[SUM_BYTES + 1], end;
     int64_t ahead_ms;
     *c = (struct state_clock){0};
     read_text("/proc/sys/kernel/random/boot_id", c->boot, sizeof(c->boot));
@@ -39,7 +48,11 @@ void state_clock_open(struct state_clock *c, const char *dir)
     if (snprintf(c->path, sizeof(c->path), "%s/clock", dir) >= (int)sizeof(c->path))
         c->boot[0] = '\0';
     read_text(c->path, text, sizeof(text));
-    if (sscanf(text, "%39s %" SCNd64 "%c", boot, &ahead_ms, &end) != 3 || end != '\n' || strcmp(boot, c->boot) != 0)
+    bool is_whole = strlen(text) > SUM_BYTES;
+    if (is_whole)
+        print_sum(text, strlen(text) - SUM_BYTES, sum);
+    if (!is_whole || strcmp(text + strlen(text) - SUM_BYTES, sum) != 0 ||
+        sscanf(text, "%39s %" SCNd64 "%c", boot, &ahead_ms, &end) != 3 || strcmp(boot, c->boot) != 0)
         return;
     c->runs = c->is_saved = true;
     c->ahead_ms = c->saved_ms = ahead_ms;
@@ -70,11 +83,13 @@ void state_clock_save(struct state_clock *c)
         return;
     c->is_saved = true; /* also if the file cannot be written: a full disk must not cost a try at each tick */
     c->saved_ms = c->ahead_ms;
-    int n = snprintf(text, sizeof(text), "%s %" PRId64 "\n", c->boot, c->ahead_ms);
+    int n = snprintf(text, sizeof(text) - SUM_BYTES, "%s %" PRId64, c->boot, c->ahead_ms);
+    print_sum(text, (size_t)n, text + n);
+    n += (int)SUM_BYTES;
     int fd = open(c->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (fd < 0)
         return;
     if (file_write_all(fd, text, (size_t)n))
-        (void)ftruncate(fd, 0); /* a part of a line is no file, and the end of a number would be another one */
+        (void)ftruncate(fd, 0); /* a part of a line is no file */
     close(fd);
 }

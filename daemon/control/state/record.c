@@ -542,7 +542,7 @@ err_t record_decode(const void *data, size_t len, struct record *ret)
     struct record r = {.memory = mem};
     rpc_alloc_init(&mem->alloc, len);
     mem->message = dtd__record__unpack(&mem->alloc.base, len, data);
-    err_t err = mem->message ? decode_message(mem, &r) : ERR_CORRUPT;
+    err_t err = mem->message ? decode_message(mem, &r) : rpc_alloc_error(&mem->alloc);
     if (err)
         record_fini(&r);
     else

@@ -849,9 +849,10 @@ err_t state_cluster_merge(struct state *s, const void *data, size_t len)
     struct rpc_alloc alloc;
     rpc_alloc_init(&alloc, len);
     Dtd__Snapshot *m = dtd__snapshot__unpack(&alloc.base, len, data);
-    err_t err = !m || !m->cluster || !m->next_job ? ERR_CORRUPT
-                : m->version > SNAPSHOT_VERSION   ? ERR_UNSUPPORTED
-                                                  : merge_cluster(m, s);
+    err_t err = !m                              ? rpc_alloc_error(&alloc)
+                : !m->cluster || !m->next_job   ? ERR_CORRUPT
+                : m->version > SNAPSHOT_VERSION ? ERR_UNSUPPORTED
+                                                : merge_cluster(m, s);
     if (m)
         dtd__snapshot__free_unpacked(m, &alloc.base);
     return err;
@@ -961,7 +962,7 @@ static err_t read_job_field(const struct wire_field *f, struct state *s)
     rpc_alloc_init(&alloc, f->body_len);
     Dtd__SnapshotJob *m = dtd__snapshot_job__unpack(&alloc.base, f->body_len, f->body);
     if (!m)
-        return ERR_CORRUPT;
+        return rpc_alloc_error(&alloc);
     err_t err = read_next_job(m, s);
     dtd__snapshot_job__free_unpacked(m, &alloc.base);
     return err;
@@ -1004,7 +1005,7 @@ static err_t read_all(const void *data, size_t len, struct state *s)
     rpc_alloc_init(&alloc, rest.len);
     Dtd__Snapshot *m = err ? NULL : dtd__snapshot__unpack(&alloc.base, rest.len, rest.data);
     if (!err)
-        err = m ? read_rest(m, s) : ERR_CORRUPT;
+        err = m ? read_rest(m, s) : rpc_alloc_error(&alloc);
     if (m)
         dtd__snapshot__free_unpacked(m, &alloc.base);
     buf_fini(&rest);

@@ -2,9 +2,12 @@
  * one check. */
 #include "common/base/clock.h"
 #include "daemon/control/cluster/internal.h"
+#include "daemon/control/cluster/text_sum.h"
 #include "daemon/control/job/internal.h"
+#include "daemon/control/log/sum.h"
 #include "daemon/control/rpc/adapters.h"
 #include "daemon/control/rpc/caller.h"
+#include "daemon/control/state/internal.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/control/ledger.h"
 #include "tests/sim/control/machine.h"
@@ -248,4 +251,43 @@ err_t __wrap_supervisor_link_kill(struct supervisor_link *s, uint64_t job, int s
     const struct control *n = machines[world.current->id].node;
     bool is_kept = bug(BUG_WORKERS_KEPT) && n && cluster_is_removed(n->cluster);
     return is_kept ? OK : __real_supervisor_link_kill(s, job, slot, sig);
+}
+
+/* ---- a recovery ---- */
+
+err_t __real_state_lineage_apply(struct state *s, const struct record *r, struct state_result *ret);
+err_t __wrap_state_lineage_apply(struct state *s, const struct record *r, struct state_result *ret);
+
+err_t __wrap_state_lineage_apply(struct state *s, const struct record *r, struct state_result *ret)
+{
+    uint64_t next = s->next_job;
+    err_t err = __real_state_lineage_apply(s, r, ret);
+    if (bug(BUG_NUMBERS_REPEAT))
+        s->next_job = next;
+    return err;
+}
+
+/* ---- damaged files ---- */
+
+err_t __real_log_sum_check(const void *data, size_t len, size_t *ret_len);
+err_t __wrap_log_sum_check(const void *data, size_t len, size_t *ret_len);
+err_t __real_text_sum_check(const char *path, const char *text, size_t len, size_t *ret_len, struct why *why);
+err_t __wrap_text_sum_check(const char *path, const char *text, size_t len, size_t *ret_len, struct why *why);
+
+err_t __wrap_log_sum_check(const void *data, size_t len, size_t *ret_len)
+{
+    err_t err = __real_log_sum_check(data, len, ret_len);
+    if (err != ERR_CORRUPT || !bug(BUG_DAMAGE_READ))
+        return err;
+    *ret_len = len - LOG_SUM_BYTES;
+    return OK;
+}
+
+err_t __wrap_text_sum_check(const char *path, const char *text, size_t len, size_t *ret_len, struct why *why)
+{
+    err_t err = __real_text_sum_check(path, text, len, ret_len, why);
+    if (err != ERR_CORRUPT || !bug(BUG_DAMAGE_READ) || len < TEXT_SUM_BYTES)
+        return err;
+    *ret_len = len - TEXT_SUM_BYTES;
+    return OK;
 }

@@ -6,8 +6,10 @@
 #include "common/tunnel/key.h"
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
+#include "tests/sim/control/branches.h"
 #include "tests/sim/control/ledger.h"
 #include "tests/sim/control/process.h"
+#include "tests/sim/control/saved.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/libraft.h"
 #include "tests/sim/stream.h"
@@ -23,7 +25,14 @@
 #define SNAPSHOT_TRAILING 20
 
 struct machine machines[MAX_HOSTS + 1];
-bool machine_is_measured;
+bool machine_is_measured, machines_join_by_token;
+bool (*machine_may_end)(const struct host *host);
+void (*machine_refused)(struct machine *m, const char *why), (*machine_started)(struct machine *m);
+
+static bool may_end(const struct host *host)
+{
+    return machine_may_end && machine_may_end(host);
+}
 
 bool machine_has_power(int id)
 {
@@ -47,6 +56,14 @@ struct machine *machine_of(const char *name)
 bool machine_is_well(const struct machine *m)
 {
     return m->host->is_up && m->node && m->node->rpc.listener && cluster_leader(m->node->cluster);
+}
+
+bool machine_is_member(const struct machine *m)
+{
+    char path[64];
+    snprintf(path, sizeof(path), "/node-%d/cluster/self", m->host->id);
+    bool is_other = m->node && m->node->cluster && !cluster_named(m->node->cluster);
+    return saved_find(m->host->id, path) && !is_other;
 }
 
 /* ---- messages to control ---- */
@@ -195,6 +212,8 @@ static void fill_config(struct machine *m, struct control *n)
     struct why why = {""};
     char text[64];
     err_t err = node_conf_default(&n->conf, &why);
+    if (err && may_end(m->host))
+        host_exit();
     assert(!err);
     snprintf(n->dir, sizeof(n->dir), "/node-%d", m->host->id);
     snprintf(text, sizeof(text), "node-%d", m->host->id);
@@ -204,7 +223,8 @@ static void fill_config(struct machine *m, struct control *n)
     n->conf.cluster.advertise = calloc(1, sizeof(char *));
     n->conf.cluster.advertise[0] = strdup(text);
     n->conf.cluster.n_advertise = 1;
-    n->conf.cluster.key_file = strdup("/key");
+    if (!machines_join_by_token)
+        n->conf.cluster.key_file = strdup("/key");
     n->conf.cluster.first = m->host->id == 1;
     n->conf.cluster.peers = calloc(1, sizeof(char *));
     n->conf.cluster.peers[0] = strdup("10.0.0.1:7811");
@@ -226,8 +246,16 @@ static void begin_control(void *arg)
     assert(n);
     fill_config(m, n);
     m->node = n;
-    if (control_start(n, &why))
+    err_t err = control_start(n, &why);
+    bool is_excused = machine_refused || may_end(m->host);
+    if (err && !is_excused)
         broken("control of host %d failed to start: %s", m->host->id, why.text);
+    if (err && machine_refused)
+        machine_refused(m, why.text);
+    else if (!err && machine_started)
+        machine_started(m);
+    if (err)
+        host_exit();
 }
 
 static void start_control(void *arg)
@@ -278,6 +306,8 @@ void machine_init(int id, int slots)
 
 void machine_start(struct machine *m)
 {
+    if (m->is_held)
+        return;
     m->has_power = true;
     if (m->has_dtd)
         return;
@@ -292,6 +322,8 @@ void machine_kill(struct machine *m, bool power)
     trace("host %d %s", m->host->id, power ? "loses its power" : "loses its dtd");
     m->has_dtd = false;
     m->has_power = !power;
+    if (power)
+        saved_boot(m->host->id);
     end_control(m, power);
     for (struct child_entry *c = m->children; c < m->children + MACHINE_CHILDREN; c++) {
         if (c->process)
@@ -299,6 +331,30 @@ void machine_kill(struct machine *m, bool power)
         *c = (struct child_entry){0};
     }
     memset(m->jobs, 0, sizeof(m->jobs));
+}
+
+void machine_hold(struct machine *m)
+{
+    machine_kill(m, true);
+    m->has_power = false;
+    m->is_held = true;
+}
+
+void machine_release(struct machine *m)
+{
+    m->is_held = false;
+    machine_start(m);
+}
+
+void machine_wipe(struct machine *m)
+{
+    trace("the state directory of host %d is removed", m->host->id);
+    machine_kill(m, false);
+    for (int i = 0; i < SAVED_FILES; i++)
+        saved_remove(&saved_files(m->host->id)[i]);
+    log_disk_forget_witness(m->host);
+    disks[m->host->id].log = disks[m->host->id].fresh = (struct files){.exists = false};
+    machine_start(m);
 }
 
 void machine_stop(struct machine *m)
@@ -327,18 +383,30 @@ static bool is_checked(const struct voter *v)
     return !machine_is_measured && cluster_named(machines[v->host->id].node->cluster);
 }
 
+/* What a check does is no act of the host, which may have no memory. Returns the host, for world.current. */
+static struct host *begin_check(void)
+{
+    struct host *here = world.current;
+    world.current = &world.hosts[0];
+    return here;
+}
+
 static err_t checked_apply(void *arg, const void *bytes, size_t len, uint64_t index, void *result)
 {
     struct voter *v = arg;
     struct record r;
     err_t err = inner[v->host->id].apply(inner[v->host->id].arg, bytes, len, index, result);
+    if (err == ERR_NOMEM && may_end(v->host))
+        host_exit(); /* the log aborts the process, and the next one applies the record */
     if (err || v->host->is_dying || !is_checked(v))
         return err;
+    struct host *here = begin_check();
     err = record_decode(bytes, len, &r);
-    if (!err)
-        check_applied(v, index, bytes, len, &r, result);
+    assert(!err);
+    check_applied(v, index, bytes, len, &r, result);
     record_fini(&r);
-    return err;
+    world.current = here;
+    return OK;
 }
 
 /* A frozen state, or one that was read, of the machine inside. */
@@ -389,6 +457,8 @@ static err_t checked_read(const void *data, size_t len, void **ret)
         memcpy(&m->mark, data, sizeof(m->mark));
         err = inner_now()->read((const char *)data + sizeof(m->mark), len - sizeof(m->mark), &m->inside);
     }
+    if (err == ERR_NOMEM && may_end(world.current))
+        host_exit(); /* the log aborts the process */
     if (err)
         free(m);
     else
@@ -404,8 +474,10 @@ static void checked_adopt(void *arg, void *fresh)
     v->applied = m->mark.applied;
     v->chain = m->mark.chain;
     free(m);
+    struct host *here = begin_check();
     if (!v->host->is_dying && is_checked(v))
         check_restored(v);
+    world.current = here;
 }
 
 static void checked_drop(void *fresh)
@@ -433,6 +505,8 @@ err_t __wrap_log_start(const struct log_config *config, struct log **ret)
     inner[v->host->id] = config->machine;
     v->state = machines[v->host->id].node->replica.state;
     v->is_ready = true;
+    if (is_checked(v))
+        branch_open(v, config);
     c.machine = (struct log_machine){
         v, checked_apply, checked_freeze, checked_write, checked_thaw, checked_read, checked_adopt, checked_drop};
     c.snapshot_part =
@@ -449,88 +523,19 @@ void __wrap_log_close(struct log *log, void (*cb)(void *owner))
     __real_log_close(log, cb);
 }
 
-/* ---- files ---- */
+/* ---- keys, identities, chance, the end ---- */
 
-#define MAX_FILES 6
-
-static struct {
-    char path[64];
-    void *data;
-    size_t len;
-} files[MAX_HOSTS + 1][MAX_FILES];
-
-err_t __wrap_file_read(const char *path, size_t max, struct buf *ret);
-err_t __wrap_file_replace(const char *path, const void *data, size_t len, mode_t mode);
 err_t __wrap_key_file_read(const char *path, struct key_ring *ret, struct why *why);
-int __wrap_rename(const char *from, const char *to);
-int __wrap_unlink(const char *path);
-int __wrap_open(const char *path, int flags, ...);
 ssize_t __wrap_getrandom(void *data, size_t len, unsigned flags);
 err_t __wrap_identity_make(struct identity *ret, struct why *why);
 _Noreturn void __wrap_exit(int status);
 _Noreturn void __real_exit(int status);
-
-err_t __wrap_file_read(const char *path, size_t max, struct buf *ret)
-{
-    int id = world.current->on->id;
-    (void)max;
-    for (int i = 0; i < MAX_FILES; i++)
-        if (strcmp(files[id][i].path, path) == 0)
-            return buf_append(ret, files[id][i].data, files[id][i].len);
-    return ERR_NOTFOUND;
-}
-
-err_t __wrap_file_replace(const char *path, const void *data, size_t len, mode_t mode)
-{
-    int id = world.current->on->id, i = 0;
-    (void)mode;
-    if (disks[id].is_full)
-        return ERR_NOSPACE;
-    if (!host_acts(world.current))
-        return OK;
-    while (i < MAX_FILES && files[id][i].path[0] && strcmp(files[id][i].path, path) != 0)
-        i++;
-    assert(i < MAX_FILES && strlen(path) < sizeof(files[id][i].path));
-    strcpy(files[id][i].path, path);
-    world.hosts[id].use.files++;
-    world.hosts[id].use.file_bytes += len;
-    free(files[id][i].data);
-    files[id][i].data = malloc(len + 1);
-    files[id][i].len = len;
-    memcpy(files[id][i].data, data, len);
-    return OK;
-}
 
 err_t __wrap_key_file_read(const char *path, struct key_ring *ret, struct why *why)
 {
     (void)path, (void)why;
     *ret = (struct key_ring){.n = 1, .keys = {{.version = 1, .secret = "the key of the cluster"}}};
     return OK;
-}
-
-/* Only the folder of the log is renamed. */
-int __wrap_rename(const char *from, const char *to)
-{
-    const char *name = strrchr(from, '/');
-    (void)to;
-    assert(name && strcmp(name, "/log") == 0);
-    if (host_acts(world.current))
-        disks[world.current->id].log = disks[world.current->id].fresh = (struct files){.exists = false};
-    return 0;
-}
-
-int __wrap_unlink(const char *path)
-{
-    (void)path;
-    return 0;
-}
-
-/* Metrics, logs of jobs, and /proc do not exist. */
-int __wrap_open(const char *path, int flags, ...)
-{
-    (void)path, (void)flags;
-    errno = ENOENT;
-    return -1;
 }
 
 ssize_t __wrap_getrandom(void *data, size_t len, unsigned flags)
@@ -547,7 +552,7 @@ err_t __wrap_identity_make(struct identity *ret, struct why *why)
     struct identity x = {{0}, {0}};
     char file[IDENTITY_FILE_BYTES + 1];
     int id = world.current->id;
-    unsigned made = ++machines[id].identities;
+    unsigned made = bug(BUG_IDENTITY_KEPT) ? 1 : ++machines[id].identities;
     (void)why;
     memcpy(x.private_key, &id, sizeof(id));
     memcpy(x.private_key + sizeof(id), &made, sizeof(made));
@@ -560,7 +565,8 @@ void __wrap_exit(int status)
     if (world.current->id == 0)
         __real_exit(status);
     trace("control ends with status %d", status);
-    if (status && !world.current->is_dying && !disks[world.current->id].has_failed) /* then the log cannot be opened */
+    bool is_excused = disks[world.current->id].has_failed || may_end(world.current); /* the log cannot be opened */
+    if (status && !world.current->is_dying && !is_excused)
         broken("control of host %d exits with status %d", world.current->id, status);
     host_exit();
 }

@@ -32,6 +32,9 @@ struct machine {
     uint64_t jobs[MACHINE_CHILDREN]; /* jobs with open descriptors here; 0: free */
     uint64_t spawns;
     unsigned identities; /* made so far */
+    bool is_held;        /* an operator has not switched it on again */
+    int branch;          /* branch of the log (check.h) of the leader that it has followed last */
+    int64_t branched_us; /* when that changed; 0: it has not */
 };
 extern struct machine machines[MAX_HOSTS + 1];
 
@@ -41,7 +44,19 @@ extern bool machine_is_measured;
  * so it would make them all at once. */
 extern bool machines_make_slices;
 
+/* From now on a control that starts has no file with the cluster's key: nodes join by tokens. */
+extern bool machines_join_by_token;
+
+/* Whether control on this computer may exit because something is scarce; it is started again. NULL: never. */
+extern bool (*machine_may_end)(const struct host *host);
+/* Control does not start, and is tried again soon; or it has started, and has read its files. NULL: it has to start. */
+extern void (*machine_refused)(struct machine *m, const char *why), (*machine_started)(struct machine *m);
+
 void machine_init(int id, int slots);
+/* The computer stays switched off until it is released. */
+void machine_hold(struct machine *m);
+void machine_release(struct machine *m);
+void machine_wipe(struct machine *m); /* dtd is stopped, its state directory removed, and dtd started again */
 /* Switches the computer on and starts its dtd. */
 void machine_start(struct machine *m);
 /* Ends all processes at once. `power`: the computer loses power, so its connections are not closed. */
@@ -56,6 +71,8 @@ bool machine_has_power(int id);
 /* The computer with this address; NULL: none */
 struct host *machine_at(const char *address);
 struct machine *machine_of(const char *node_name);
+/* It is in a cluster, and its control, if one runs, has not been started before. */
+bool machine_is_member(const struct machine *m);
 /* Returns true if its control serves and follows a leader or leads. */
 bool machine_is_well(const struct machine *m);
 

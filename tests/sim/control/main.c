@@ -2,10 +2,17 @@
  * the arguments. */
 #include "tests/sim/bugs.h"
 #include "tests/sim/check.h"
+#include "tests/sim/control/admin.h"
+#include "tests/sim/control/branches.h"
+#include "tests/sim/control/damage.h"
 #include "tests/sim/control/ledger.h"
 #include "tests/sim/control/machine.h"
+#include "tests/sim/control/members.h"
 #include "tests/sim/control/people.h"
 #include "tests/sim/control/process.h"
+#include "tests/sim/control/recovery.h"
+#include "tests/sim/control/saved.h"
+#include "tests/sim/control/scarce.h"
 #include "tests/sim/control/thief.h"
 #include "tests/sim/control/trouble.h"
 #include "tests/sim/control/versions.h"
@@ -30,6 +37,8 @@
 static void after_event(struct host *host)
 {
     check_event(host);
+    if (host->id && host->on == host)
+        branch_note(&machines[host->id]);
     ledger_tick();
     versions_count();
 }
@@ -208,6 +217,19 @@ static void evict_one(void)
         broken("node %d was evicted and follows a leader again", evicted);
 }
 
+static void run_faults(bool disks_fail)
+{
+    trouble_start(disks_fail);
+    world_run(world.now_us + world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
+    trouble_end();
+}
+
+/* Nodes may have to leave the cluster and to join it anew. */
+static bool anew(const struct shape *shape)
+{
+    return shape->recover || shape->members || shape->damage;
+}
+
 static void run_seed(uint64_t seed, const struct shape *shape, struct summary *ret)
 {
     static const int sizes[] = {3, 3, 4, 5, 3, 6, 3, 5, 4, 7};
@@ -217,6 +239,11 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
     process_init(seed % 3 == 0);
     ledger_init();
     check_init(ledger_record);
+    admin_init();
+    if (anew(shape))
+        branches_init();
+    if (shape->damage)
+        saved_keep_clocks();
     world.after_event = after_event;
     world.on_death = machine_died;
     versions_init(shape->mixed);
@@ -231,9 +258,22 @@ static void run_seed(uint64_t seed, const struct shape *shape, struct summary *r
         people_rotate();
         thief_start();
     }
-    trouble_start(shape->disks);
-    world_run(world.now_us + world_between(FROM_FAULTS, 10, 40) * US_PER_S, NULL);
-    trouble_end();
+    machines_join_by_token = anew(shape);
+    if (anew(shape))
+        people_never_drain();
+    if (shape->damage)
+        damage_start();
+    if (shape->scarce || shape->memory)
+        scarce_start(shape->scarce, shape->memory);
+    if (shape->recover)
+        recovery_run(shape->disks);
+    else if (shape->members)
+        members_run(shape->disks);
+    else
+        run_faults(shape->disks);
+    scarce_end();
+    if (shape->damage)
+        damage_end();
     world_run(world.now_us + 3 * US_PER_S, NULL);
     people_finish();
     runner_settle(QUIET_US, is_well, print_why_not_well, ret);

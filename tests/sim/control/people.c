@@ -35,7 +35,7 @@ static struct {
     struct person people[MAX_PEOPLE];
     int n, submits;
     uint64_t numbers, answered;
-    bool is_finishing, large_is_submitted, commands, rotates, has_evicted, is_wide_due;
+    bool is_finishing, large_is_submitted, commands, rotates, never_drains, has_evicted, is_wide_due;
     int evicts;     /* number of the node; 0: none */
     uint64_t large; /* the number of its request */
 } all;
@@ -146,14 +146,14 @@ static void choose_request(struct person *p)
         p->kind = ROTATE;
         return;
     }
-    p->job = ledger_jobs() ? (uint64_t)world_between(FROM_CLIENTS, 1, (int64_t)ledger_jobs()) : 0;
+    p->job = ledger_jobs() ? ledger_number((uint64_t)world_between(FROM_CLIENTS, 1, (int64_t)ledger_jobs())) : 0;
     if (!p->job || (chance < 30 && all.submits < ENOUGH_JOBS))
         choose_submit(p);
     else if (chance < 37)
         p->kind = CANCEL;
     else if (chance < 92)
         p->kind = STATUS;
-    else
+    else if (!all.never_drains)
         choose_drain(p, (int)world_between(FROM_CLIENTS, 1, world.n_hosts), world_chance(FROM_CLIENTS, 0.5));
 }
 
@@ -166,21 +166,33 @@ static void close_conn(struct person *p)
     p->conn = NULL;
 }
 
+static const struct machine *machine_asked(const struct person *p)
+{
+    return &machines[p->host->on->id];
+}
+
+/* A node that is in no cluster would make the job its own. */
+static bool is_of_cluster(const struct machine *m)
+{
+    return !machines_join_by_token || machine_is_member(m);
+}
+
 static void record_answer(struct person *p, const struct rpc_result *result)
 {
+    const struct machine *m = machine_asked(p);
     if (p->kind == SUBMIT)
-        ledger_answered_submitted(p->number, strtoull(((const Dtd__SubmitReply *)result->reply)->job, NULL, 10));
+        ledger_answered_submitted(m, p->number, strtoull(((const Dtd__SubmitReply *)result->reply)->job, NULL, 10));
     else if (p->kind == CANCEL)
-        ledger_answered_canceled(p->job);
+        ledger_answered_canceled(m, p->job);
     else if (p->kind == STATUS)
-        ledger_answered_status(p->job, ((const Dtd__JobStatus *)result->reply)->state, p->asked_us);
+        ledger_answered_status(m, p->job, ((const Dtd__JobStatus *)result->reply)->state, p->asked_us);
 }
 
 /* The answer is final, so the request is not repeated. */
 static bool is_final(const struct person *p, const struct rpc_result *result)
 {
     if ((result->err == ERR_INVALID || result->err == ERR_UNSUPPORTED) && p->kind == SUBMIT) {
-        ledger_answered_refused(p->number, result->text);
+        ledger_answered_refused(machine_asked(p), p->number, result->text);
         all.large_is_submitted =
             all.large_is_submitted && p->number != all.large; /* again, until all dtds have its key */
         return true;
@@ -188,7 +200,7 @@ static bool is_final(const struct person *p, const struct rpc_result *result)
     if (result->err == ERR_UNSUPPORTED && p->kind == DRAIN)
         return true; /* the reason is of a newer version */
     if (result->err == ERR_NOTFOUND && (p->kind == STATUS || p->kind == CANCEL)) {
-        ledger_answered_no_job(p->job, p->asked_us);
+        ledger_answered_no_job(machine_asked(p), p->job, p->asked_us);
         return true;
     }
     /* Another one rotates, or the answer to an earlier request was lost. */
@@ -203,9 +215,10 @@ static void answered(void *arg, const struct rpc_result *result)
     p->waits = false;
     trace("person %d: request %d (%d) ends: %s %s", (int)(p - all.people), (int)p->number, (int)p->kind,
           err_name(result->err), result->text);
-    if (!result->err)
+    bool counts = is_of_cluster(machine_asked(p));
+    if (!result->err && counts)
         record_answer(p, result);
-    if (!result->err || is_final(p, result)) {
+    if (counts && (!result->err || is_final(p, result))) {
         all.has_evicted |= p->kind == EVICT;
         p->kind = NOTHING;
         all.answered++;
@@ -265,7 +278,7 @@ static err_t open_conn(struct person *p)
                                            .on_close = connection_closed};
     int fd;
     p->host->on = &world.hosts[world_between(FROM_CLIENTS, 1, world.n_hosts)];
-    if (!machines[p->host->on->id].has_dtd)
+    if (!machine_asked(p)->has_dtd || !is_of_cluster(machine_asked(p)))
         return ERR_CLOSED;
     err_t err = rpc_connect_unix("/control.sock", &fd);
     return err ? err : rpc_conn_open(&config, fd, RPC_ROLE_ANY, &p->conn);
@@ -280,6 +293,8 @@ static void person_step(void *arg)
         return;
     if (p->kind == NOTHING)
         choose_request(p);
+    if (p->conn && !is_of_cluster(machine_asked(p)))
+        close_conn(p);
     if (p->kind == NOTHING || (!p->conn && open_conn(p)))
         return;
     p->asked_us = world.now_us;
@@ -317,6 +332,11 @@ void people_finish(void)
 void people_rotate(void)
 {
     all.rotates = true;
+}
+
+void people_never_drain(void)
+{
+    all.never_drains = true;
 }
 
 void people_submit_wide(void)

@@ -13,6 +13,8 @@ void people_finish(void);
 void people_submit_wide(void);
 /* Keys are rotated, too. */
 void people_rotate(void);
+/* Nodes are not drained: each can be a voter. */
+void people_never_drain(void);
 /* One of them removes this node, although it is up. */
 void people_evict(int id);
 bool people_have_evicted(void);

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_JOBS 256
+#define MAX_JOBS 64 /* of a run */
 #define MAX_FOLDERS 256
 #define RETRY_US (30 * US_PER_MS) /* interval for testing whether other ranks have arrived */
 #define ORPHAN_US (20 * US_PER_S) /* run.orphan_seconds of the jobs in people.c */
@@ -38,7 +38,7 @@ struct process {
     LIST_ENTRY(process) link;
     struct host *host;
     struct machine *machine;
-    uint64_t job;
+    uint64_t job, nth; /* nth: ledger_nth */
     int slot, pid;
     uint8_t token[CHANNEL_TOKEN_BYTES];
     uv_loop_t loop;
@@ -60,7 +60,8 @@ struct process {
 
 static LIST_HEAD(, process) living;
 
-/* Shared by all computers: one folder for each job. */
+/* Shared by all computers of a branch of the log: one folder for each job. In reality one directory is for all, and its
+ * lease keeps those out that were lost in a recovery. */
 static struct folder {
     struct {
         int64_t step;
@@ -69,13 +70,13 @@ static struct folder {
     int n;
     int64_t asked_step;          /* a save that waits for its dtd-io; 0: none */
     uint64_t asked_epoch, fence; /* saves of older epochs than `fence` are refused */
-} folders[MAX_JOBS];
+} folders[CHECK_MAX_BRANCHES][MAX_JOBS];
 
 /* Number of a command's ranks that have started its newest epoch. */
-static struct {
+static struct arrived_ranks {
     uint64_t epoch;
     int n;
-} arrived_ranks[MAX_JOBS];
+} arrived_ranks[CHECK_MAX_BRANCHES][MAX_JOBS];
 
 static bool they_meet;
 
@@ -85,6 +86,22 @@ void process_init(bool meets)
     LIST_INIT(&living);
     memset(folders, 0, sizeof(folders));
     memset(arrived_ranks, 0, sizeof(arrived_ranks));
+}
+
+void process_fork(int from, int to)
+{
+    memcpy(folders[to], folders[from], sizeof(folders[to]));
+    memcpy(arrived_ranks[to], arrived_ranks[from], sizeof(arrived_ranks[to]));
+}
+
+static struct folder *folder_of(const struct process *p)
+{
+    return &folders[p->machine->branch][p->nth];
+}
+
+static struct arrived_ranks *arrived_of(const struct process *p)
+{
+    return &arrived_ranks[p->machine->branch][p->nth];
 }
 
 static bool is_io(const struct process *p)
@@ -194,9 +211,10 @@ static err_t send_io(struct rpc_conn *conn, struct report *r)
     c.step = r->step;
     c.bytes = 1000;
     c.committed_ms = host_wall_us(p->host) / US_PER_MS;
-    for (int i = 0; i < folders[p->job].n; i++)
-        if (folders[p->job].steps[i].step == r->step)
-            c.epoch = folders[p->job].steps[i].epoch;
+    const struct folder *f = folder_of(p);
+    for (int i = 0; i < f->n; i++)
+        if (f->steps[i].step == r->step)
+            c.epoch = f->steps[i].epoch;
     if (r->step)
         m.checkpoint = &c;
     return rpc_send(conn, IO_CONTROL_REPORT, &m.base, 0, report_answered, r, NULL);
@@ -289,7 +307,7 @@ static bool all_are_here(const struct process *p)
 
 static bool is_saved(const struct process *p)
 {
-    const struct folder *f = &folders[p->job];
+    const struct folder *f = folder_of(p);
     for (int i = 0; i < f->n; i++)
         if (f->steps[i].step == p->step)
             return true;
@@ -298,7 +316,7 @@ static bool is_saved(const struct process *p)
 
 static void ask_save(const struct process *p)
 {
-    struct folder *f = &folders[p->job];
+    struct folder *f = folder_of(p);
     if (p->rank == 0 && p->epoch >= f->fence && !is_saved(p)) {
         f->asked_step = p->step;
         f->asked_epoch = p->epoch;
@@ -337,7 +355,7 @@ static void save_worker(struct process *p)
     }
     p->doing = OVER;
     if (p->step >= p->steps)
-        ledger_done(p->job, p->epoch, p->rank);
+        ledger_done(p->job, p->epoch, p->rank, p->machine);
     add_report(p, DTD__WORKER_REPORT__KIND__DONE, p->epoch, p->step);
 }
 
@@ -441,7 +459,7 @@ static void work_worker(struct process *p)
 /* dtd-io commits the saves that its epoch has requested. */
 static void work_io(struct process *p)
 {
-    struct folder *f = &folders[p->job];
+    struct folder *f = folder_of(p);
     if (p->is_committer && f->asked_step && f->asked_epoch == p->epoch && p->epoch >= f->fence) {
         assert(f->n < MAX_FOLDERS);
         f->steps[f->n].step = f->asked_step;
@@ -454,12 +472,12 @@ static void work_io(struct process *p)
 
 static void work_command(struct process *p)
 {
-    if (arrived_ranks[p->job].epoch != p->epoch || arrived_ranks[p->job].n < p->world) {
+    if (arrived_of(p)->epoch != p->epoch || arrived_of(p)->n < p->world) {
         work_in(p, RETRY_US);
     } else if (++p->step < p->steps) {
         work_in(p, draw_ms(30, 120));
     } else if (world_chance(FROM_WORKERS, 0.97)) {
-        ledger_done(p->job, p->epoch, p->rank);
+        ledger_done(p->job, p->epoch, p->rank, p->machine);
         end_now(p, 0, 0);
     } else {
         end_now(p, 1, 0);
@@ -561,7 +579,7 @@ static void worker_command(void *arg, const struct rpc_result *result)
 
 static void scan_folder(struct process *p)
 {
-    const struct folder *f = &folders[p->job];
+    const struct folder *f = folder_of(p);
     for (int i = 0; i < f->n; i++)
         add_report(p, DTD__IO_REPORT__KIND__COMMITTED, 0, f->steps[i].step);
     add_report(p, DTD__IO_REPORT__KIND__SCANNED, 0, 0);
@@ -570,7 +588,7 @@ static void scan_folder(struct process *p)
 /* Steps after the one from which the epoch resumes belong to a discarded history. */
 static void take_epoch(struct process *p, const Dtd__IoCommand *c)
 {
-    struct folder *f = &folders[p->job];
+    struct folder *f = folder_of(p);
     if (c->epoch <= p->epoch)
         return;
     p->epoch = c->epoch;
@@ -587,7 +605,7 @@ static void take_epoch(struct process *p, const Dtd__IoCommand *c)
 
 static void remove_step(struct process *p, int64_t step)
 {
-    struct folder *f = &folders[p->job];
+    struct folder *f = folder_of(p);
     int n = 0;
     add_report(p, DTD__IO_REPORT__KIND__REMOVED, p->epoch, step);
     for (int i = 0; i < f->n; i++)
@@ -711,11 +729,10 @@ static void first_of_command(void *arg)
 {
     struct process *p = arg;
     ledger_begun(p->job, p->pid, p->epoch, p->rank, p->machine, p->slot, 0);
-    if (arrived_ranks[p->job].epoch < p->epoch) {
-        arrived_ranks[p->job].epoch = p->epoch;
-        arrived_ranks[p->job].n = 0;
-    }
-    arrived_ranks[p->job].n += arrived_ranks[p->job].epoch == p->epoch;
+    struct arrived_ranks *a = arrived_of(p);
+    if (a->epoch < p->epoch)
+        *a = (struct arrived_ranks){.epoch = p->epoch};
+    a->n += a->epoch == p->epoch;
     work_in(p, draw_ms(10, 50));
 }
 
@@ -724,8 +741,10 @@ struct process *process_start(struct machine *m, const struct channel_msg *spawn
     uint64_t job = spawn->job;
     int slot = spawn->slot;
     struct process *p = calloc(1, sizeof(*p));
-    assert(p && job < MAX_JOBS);
+    assert(p);
     *p = (struct process){.host = host_beside(m->host), .machine = m, .job = job, .slot = slot, .pid = pid, .every = 1};
+    p->nth = ledger_nth(m, job);
+    assert(p->nth < MAX_JOBS);
     memcpy(p->token, spawn->token, sizeof(p->token));
     TAILQ_INIT(&p->reports);
     LIST_INSERT_HEAD(&living, p, link);

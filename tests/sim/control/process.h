@@ -14,6 +14,8 @@ struct machine;
 struct process;
 
 void process_init(bool meet);
+/* The folders of a branch of the log, check.h, are copied for a new one. */
+void process_fork(int from, int to);
 /* `spawn` is the CHANNEL_SPAWN that control sent to the supervisor. */
 struct process *process_start(struct machine *m, const struct channel_msg *spawn, int pid);
 void process_signal(struct process *p, int sig);

@@ -13,6 +13,8 @@ static struct {
     struct tunnel_host *tunnel;
     char name[16];
     struct identity identity;
+    int node; /* whose former identity that is; 0: of no node */
+    bool is_over;
     struct state_key key; /* version 0: none yet */
     uint64_t attempts;
 } thief;
@@ -50,9 +52,12 @@ static void attempt(void *arg)
     static const struct tunnel_keys keys = {NULL, find_key};
     int to = (int)world_between(FROM_CLIENTS, 1, world.n_hosts);
     int as = (int)world_between(FROM_CLIENTS, 1, world.n_hosts + 1);
+    as = thief.node ? thief.node : as;
     char address[32], argument[32];
     struct tunnel_request *request;
     struct why why = {""};
+    if (thief.is_over)
+        return;
     world_after(thief.host, world_between(FROM_CLIENTS, 20, 400) * US_PER_MS, attempt, arg);
     steal();
     if (!thief.key.version || as == to)
@@ -79,6 +84,17 @@ void thief_start(void)
     host_up(thief.host);
     memset(thief.identity.public_key, 0x77, IDENTITY_BYTES);
     world_after(thief.host, world_between(FROM_CLIENTS, 0, US_PER_S), attempt, NULL);
+}
+
+void thief_has(int node, const uint8_t public_key[32])
+{
+    thief.node = node;
+    memcpy(thief.identity.public_key, public_key, IDENTITY_BYTES);
+}
+
+void thief_end(void)
+{
+    thief.is_over = true;
 }
 
 uint64_t thief_attempts(void)

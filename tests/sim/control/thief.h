@@ -6,6 +6,9 @@
 #include <stdint.h>
 
 void thief_start(void);
+/* From now on he has this identity, which the node has had before it left, and uses its name. */
+void thief_has(int node, const uint8_t public_key[32]);
+void thief_end(void);
 uint64_t thief_attempts(void);
 
 #endif

@@ -1,6 +1,6 @@
 /* Replaces common/tunnel: a tunnel is a stream between two computers, open after a handshake of three delays. The keys
- * are compared, and each side asks its owner about the other's identity, but nothing is encrypted or signed;
- * tests/common/tunnel tests the real tunnel. A tunnel host ends with its process. */
+ * are compared, and each side asks its owner about the other's identity and lineage, but nothing is encrypted or
+ * signed; tests/common/tunnel tests the real tunnel. A tunnel host ends with its process. */
 #include "common/tunnel/tunnel.h"
 
 #include "tests/sim/bugs.h"
@@ -24,6 +24,7 @@ struct tunnel_host {
     char name[TUNNEL_NAME_MAX + 1];
     struct tunnel_keys keys;
     struct tunnel_identity identity;
+    struct tunnel_kin kin;
     tunnel_accept_cb accept; /* NULL: does not listen */
     void *owner;
     SLIST_HEAD(, tunnel_end) ends;
@@ -47,7 +48,8 @@ struct tunnel_request {
     char argument[TUNNEL_ARGUMENT_MAX + 1];
     tunnel_connect_cb cb;
     void *owner;
-    struct tunnel_peer peer; /* the node that answered */
+    struct tunnel_peer peer;     /* the node that answered */
+    enum tunnel_kinship kinship; /* its verdict */
     err_t err;
     const char *why;
     int fd, other_fd;
@@ -80,6 +82,7 @@ err_t tunnel_host_open(const struct tunnel_host_config *config, struct tunnel_ho
     h->process = world.current;
     h->keys = config->keys;
     h->identity = config->identity;
+    h->kin = config->kin;
     snprintf(h->name, sizeof(h->name), "%s", config->name);
     *ret = h;
     return OK;
@@ -128,6 +131,12 @@ void tunnel_host_recheck(struct tunnel_host *h)
     }
 }
 
+static enum tunnel_kinship kinship_of(const struct tunnel_host *h, const struct tunnel_peer *peer, bool answers)
+{
+    bool asks = h->kin.judge && !bug(BUG_GENERATION_IGNORED);
+    return asks ? h->kin.judge(h->keys.owner, peer, answers) : TUNNEL_OF_KIN;
+}
+
 static void add_end(struct tunnel_host *h, const struct tunnel_peer *peer, bool accepts, int fd)
 {
     struct tunnel_end *e = calloc(1, sizeof(*e));
@@ -146,6 +155,8 @@ static struct tunnel_peer peer_of(const struct tunnel_host *from, const struct t
     peer.is_proven = from->identity.own && to->identity.own;
     if (peer.is_proven)
         memcpy(peer.public_key, from->identity.own->public_key, IDENTITY_BYTES);
+    if (from->kin.own)
+        from->kin.own(from->keys.owner, &peer.lineage);
     return peer;
 }
 
@@ -183,6 +194,10 @@ static void finish_request(struct tunnel_request *r, err_t err, const char *why)
         err = ERR_CANCELED;
     if (!err && !is_admitted(r->from, &r->peer, false))
         err = ERR_DENIED;
+    if (!err && kinship_of(r->from, &r->peer, true) != TUNNEL_OF_KIN)
+        err = ERR_DENIED;
+    if (r->kinship && err != ERR_CANCELED && r->from->kin.refused && is_admitted(r->from, &r->peer, false))
+        r->from->kin.refused(r->from->keys.owner, r->peer.name, r->kinship, &r->peer.lineage);
     /* A node that is not admitted itself cannot report that this one was removed. */
     if (err == ERR_STALE && !is_admitted(r->from, &r->peer, false))
         err = ERR_DENIED;
@@ -230,6 +245,8 @@ static void arrived(void *arg)
     struct tunnel_secret secret = {.len = 0};
     if (!h || h->is_closed)
         return end_request(r, ERR_IO, "connection refused");
+    if (stream_has_no_descriptor && stream_has_no_descriptor())
+        return end_request(r, ERR_DENIED, "too many open files");
     r->peer = peer_of(h, r->from, r);
     bool is_known = h->keys.find(h->keys.owner, r->key, &secret) == OK && secret.len == r->secret.len &&
                     memcmp(secret.bytes, r->secret.bytes, secret.len) == 0;
@@ -239,6 +256,11 @@ static void arrived(void *arg)
         return;
     const struct tunnel_peer caller = peer_of(r->from, h, r);
     enum tunnel_verdict verdict = verdict_of(h, &caller, true);
+    /* A node that was lost in a recovery gets the reason, too, although it is no node any more. */
+    if (verdict == TUNNEL_ADMIT || verdict == TUNNEL_STRANGER || verdict == TUNNEL_REMOVED)
+        r->kinship = kinship_of(h, &caller, false);
+    if (r->kinship)
+        return end_request(r, ERR_DENIED, "it is of another generation, or its log is an old copy");
     if (verdict != TUNNEL_ADMIT)
         return end_request(r, verdict == TUNNEL_REMOVED ? ERR_STALE : ERR_DENIED, "its identity is not admitted");
     stream_pair(r->from->process, world.current, &r->fd, &r->other_fd);
@@ -265,6 +287,8 @@ err_t tunnel_connect(struct tunnel_host *h, const struct tunnel_connect_config *
                      void *owner, struct tunnel_request **ret, struct why *why)
 {
     struct host *to = machine_at(config->address);
+    if (stream_has_no_descriptor && stream_has_no_descriptor())
+        return why_set(why, ERR_LIMIT, "too many open files");
     struct tunnel_request *r = calloc(1, sizeof(*r));
     assert(r);
     if (!to) {

@@ -15,7 +15,7 @@ TEST(a_file_comes_back)
     struct lineage_file back;
     char text[LINEAGE_FILE_MAX];
     size_t len = lineage_file_print(&f, text);
-    assert_string_equal("generation=3\nat_ms=1795820097000\nuid=1000\nby=n1\ngone=2 17\n", text);
+    assert_string_equal("generation=3\nat_ms=1795820097000\nuid=1000\nby=n1\ngone=2 17\nsum=61604f24\n", text);
     assert_int_equal(strlen(text), len);
     assert_ok(parse(text, &back));
     assert_memory_equal(&f, &back, sizeof(f));
@@ -62,6 +62,25 @@ TEST(other_texts_are_refused)
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
         if (parse(texts[i], &f) != ERR_CORRUPT)
             fail_msg("accepted: %s", texts[i]);
+}
+
+/* Any change of one bit, and any loss of the end that is more than the checksum. */
+TEST(damage_is_refused)
+{
+    const struct lineage_file f = {.generation = 3, .at_ms = 7, .uid = 1000, .by = "n1", .gone = {2, 17}, .n_gone = 2};
+    struct lineage_file back;
+    struct why why;
+    char text[LINEAGE_FILE_MAX];
+    size_t len = lineage_file_print(&f, text);
+    for (size_t bit = 0; bit < 8 * len; bit++) {
+        text[bit / 8] ^= (char)(1 << bit % 8);
+        if (lineage_file_parse("recovery", text, len, &back, &why) != ERR_CORRUPT)
+            fail_msg("accepted with bit %zu changed: %s", bit, text);
+        text[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    for (size_t left = 0; left < len; left++)
+        if (lineage_file_parse("recovery", text, left, &back, &why) == OK)
+            assert_memory_equal(&f, &back, sizeof(f)); /* the whole line of the checksum is missing */
 }
 
 TEST(a_file_on_the_disk)

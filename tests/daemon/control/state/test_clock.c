@@ -61,6 +61,34 @@ static void write_file(const char *text)
     assert_ok(file_replace(path, text, strlen(text), 0600));
 }
 
+/* A clock that has been read wrong would be recorded, and no node would ever be behind it again. */
+TEST(a_changed_bit_makes_no_clock)
+{
+    struct state_clock c;
+    char path[300];
+    struct buf text = {0};
+    snprintf(path, sizeof(path), "%s/clock", test_tmpdir());
+    state_clock_open(&c, test_tmpdir());
+    if (!c.boot[0])
+        TEST_SKIP("this kernel has no boot id");
+    state_clock_seen(&c, 2 * HOUR_MS);
+    state_clock_save(&c);
+    assert_ok(file_read(path, 200, &text));
+    for (size_t bit = 0; bit < 8 * text.len; bit++) {
+        text.data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        assert_ok(file_replace(path, text.data, text.len, 0600));
+        text.data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        state_clock_open(&c, test_tmpdir());
+        assert_about(1, state_clock_ms(&c));
+    }
+    for (size_t len = 0; len < text.len; len++) {
+        assert_ok(file_replace(path, text.data, len, 0600));
+        state_clock_open(&c, test_tmpdir());
+        assert_about(1, state_clock_ms(&c));
+    }
+    buf_fini(&text);
+}
+
 TEST(a_file_of_another_boot_or_without_sense_is_ignored)
 {
     struct state_clock c;
