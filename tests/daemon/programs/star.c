@@ -286,6 +286,11 @@ const char *cluster_self(const struct cluster *c)
     return c->name;
 }
 
+const struct state_node *cluster_node(const struct cluster *c, const char *name)
+{
+    return NULL;
+}
+
 const char *cluster_leader(const struct cluster *c)
 {
     return getenv("DTD_TEST_LEADER");
