@@ -2,7 +2,7 @@
  *
  * While n nodes join, each of them needs n entries. If the leader sent all of it, that would be n^2 bytes in a few
  * seconds from one loop, and heartbeats would have to wait. So the leader sends at most `spread_limit` bytes of large
- * answers in a tick. Another node that needs much is told that it is behind, and gets the name of a node that has the
+ * answers in a tick. Another node that needs much learns that it is behind, and gets the name of a node that has the
  * view and serves it (fetch.c). Each node that has got the view serves it to SERVES others after each of its
  * heartbeats, so their number grows exponentially, and what the leader sends does not depend on the number of nodes.
  *
