@@ -444,7 +444,7 @@ err_t cluster_leave(struct cluster *c, cluster_done_cb cb, void *arg, struct why
         cb(arg, OK, "");
         return OK;
     }
-    if (!c->leader_up) /* a removed node whose key has been replaced since is told nothing by any other */
+    if (!c->leader_up) /* a removed node whose key has been replaced since gets no answer */
         return why_set(why, ERR_AGAIN,
                        "no leader can be reached: try again. If the cluster has removed this node while it was down "
                        "(dtctl cluster status, on another node): stop dtd here, and remove %s/cluster and %s/raft",

@@ -167,7 +167,7 @@ static bool is_member(const struct machine *m)
     return cluster_named(m->node->cluster);
 }
 
-/* A token is used until it admits nobody any more: there may be only so many. */
+/* A token is used until it admits no node any more: there may be only so many. */
 static void try_to_join(const struct machine *m, char token[ADMIN_TOKEN_MAX])
 {
     const struct machine *leader = branch_leader();

@@ -1,4 +1,4 @@
-/* One file at a time is damaged. The user then does what the message says: he restores the file. What control has read
+/* One file at a time is damaged. The user then restores the file. What control has read
  * at its start is compared with what the undamaged file has; after an old copy only the usual checks apply. */
 #include "tests/sim/control/damage.h"
 
