@@ -136,7 +136,8 @@ static err_t products_of(struct trial *t, int64_t rows, int64_t in, int64_t out)
     return err;
 }
 
-/* In a hurry without the most tokens, whose products take half of the time; their rate is then that of fewer. */
+/* A hurried measurement leaves out the largest number of tokens, whose products take half of the time. A forecast then
+ * uses the rate of the next smaller number. */
 err_t measure_products(struct measure *m)
 {
     struct trial t;

@@ -90,7 +90,7 @@ static void submit_until_accepted(const char *spec, char job[32])
     uint8_t id[16];
     err_t err = client_request_id(id);
     for (int64_t until = clock_mono_ms() + BEGIN_MS;; sleep_ms(20)) {
-        struct client *c;
+        struct client *c = NULL;
         struct why why = {""};
         err = err ? err : client_open(submits_to ? submits_to : d.dir, &c, &why);
         require(err == OK, "open", why.text);

@@ -5,6 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/ticket.h"
 #include "common/tunnel/key.h"
+#include "daemon/control/state/features.h"
 #include "proto/io.pb-c.h"
 #include "proto/peer.pb-c.h"
 #include "proto/worker.pb-c.h"
@@ -321,7 +322,9 @@ static void open_tunnel(struct attacker *s)
     join.version = process_hello.version = (char *)DTD_VERSION;
     join.address = (char *)"127.0.0.1:1";
     join.instance = process_hello.instance = (ProtobufCBinaryData){sizeof(instance), instance};
-    process_hello.has_instance = join.has_public_key = true;
+    process_hello.has_instance = join.has_public_key = join.has_newest = process_hello.has_newest = true;
+    /* Without it the dtd is older than the cluster's version, and is refused. */
+    join.newest = process_hello.newest = FEATURES_NEWEST;
     join.public_key = (ProtobufCBinaryData){IDENTITY_BYTES, o->identity.public_key};
     for (int64_t until = clock_mono_ms() + WAIT_MS; clock_mono_ms() < until; sleep_ms(5)) {
         /* If the node sent PEER_LEAVE, it joins again. If another node has taken its name since then, the Hello is

@@ -120,6 +120,7 @@ TEST(a_node_has_numa_nodes_where_there_are_several)
                                .state_dir = none,
                                .raft_state = none,
                                .warning = none,
+                               .drained = none,
                                .gpus = 4,
                                .gpu_model = none,
                                .gpu_missing = none,

@@ -613,8 +613,8 @@ TEST(the_own_layout_has_one_report)
     json_t *report = output_json(&r), *row = json_array_get(json_object_get(report, "rows"), 0);
     assert_int_equal(1, json_array_size(json_object_get(report, "rows")));
     const json_t *interval = json_object_get(row, "step_interval_s");
-    expect_near(json_number_value(json_array_get(interval, 0)), 0.83 * number_of(row, "step_s"));
-    expect_near(json_number_value(json_array_get(interval, 1)), 1.25 * number_of(row, "step_s"));
+    expect_near(json_number_value(json_array_get(interval, 0)), 0.90 * number_of(row, "step_s"));
+    expect_near(json_number_value(json_array_get(interval, 1)), 1.28 * number_of(row, "step_s"));
     assert_true(number_of(row, "measured") == 0);
     json_decref(report);
     run_expect(&r, 2, "dtctl plan job.yaml --machine h100 --set parallel.auto=true");

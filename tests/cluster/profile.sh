@@ -66,9 +66,12 @@ zcat "$tmp/mesh.json.gz" | jq -e '[.traceEvents[] | select(.ph == "X" and .pid =
   fail "saves or evaluations are missing"
 
 # A rank is killed: the profile ends with the cause, and the next one of the new epoch succeeds.
+began() { grep -c "profile begins" "$DTD_DIR/jobs/$job/rank-2.log"; }
+before=$(began) # the profiles above have begun on this rank, too
 dtctl profile "$job" --steps 64 --to "$tmp/dead.json.gz" >"$tmp/said" 2>&1 &
 victim=$!
-wait_for 20 "the profile to begin" grep -q "profile begins" "$DTD_DIR/jobs/$job/rank-2.log"
+another_began() { [ "$(began)" -gt "$before" ]; }
+wait_for 20 "the profile to begin" another_began
 kill -9 "$(worker_pid "$job" 2)"
 if wait $victim; then fail "a profile was complete without rank 2"; fi
 grep -q "epoch 1 ended during the profile: worker rank 2 .* was killed by signal 9" "$tmp/said" || { cat "$tmp/said"; fail "the cause is missing"; }

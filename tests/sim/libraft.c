@@ -57,6 +57,7 @@ struct line {
 struct sim_io {
     struct raft_io *raft_io;
     raft_id id;
+    uint64_t start; /* number of this start, of all logs */
     struct raft_uv_transport *transport;
     struct line lines[MAX_IDS + 1]; /* by the id of the other voter */
     struct host *host;
@@ -75,12 +76,14 @@ struct sim_io {
     struct {
         int64_t us; /* 0: none, or it has been stored */
         raft_index index;
+        uint64_t start;           /* of the receiver */
     } snapshot_sent[MAX_IDS + 1]; /* by receiver */
     struct hook before, after;
     TAILQ_HEAD(, sending) sends;
     TAILQ_HEAD(, reading) reads;
 };
 
+static uint64_t n_starts;
 static struct sim_io *running[MAX_HOSTS + 1]; /* per host: the io of its process, once started */
 uint64_t libraft_deaths;
 bool libraft_uses_streams;
@@ -211,6 +214,7 @@ static int io_start(struct raft_io *raft_io, unsigned ms, raft_io_tick_cb on_tic
     io->receive = on_receive;
     io->is_started = true;
     running[io->host->id] = io;
+    io->start = ++n_starts;
     if (libraft_uses_streams)
         io->transport->listen(io->transport, line_accepted);
     host_hook(io->host, &io->before);
@@ -371,15 +375,19 @@ static void sent(void *arg)
 
 #define SNAPSHOT_AGAIN_US 1500000 /* half of LOG_INSTALL_MS, which counts from the beginning of the read */
 
-/* libraft 0.22.1 sends a snapshot with each heartbeat until the first one has been stored. */
-static void check_snapshot_sent(struct sim_io *io, const struct raft_message *message)
+/* libraft 0.22.1 sends a snapshot with each heartbeat until the first one has been stored. A receiver that has started
+ * again has lost the one on its way, and libraft tries again at once after a send that fails. */
+static void note_snapshot_sent(struct sim_io *io, int to, const struct raft_message *message)
 {
-    raft_id to = message->server_id;
-    int64_t now = host_mono_us(io->host), last = io->snapshot_sent[to].us;
-    if (last && now - last < SNAPSHOT_AGAIN_US && !libuv_blocked_us) /* else its read may have taken longer */
-        broken("libraft sends a snapshot to host %d, to which one is on its way", (int)to);
-    io->snapshot_sent[to].us = now;
-    io->snapshot_sent[to].index = message->install_snapshot.last_index;
+    const raft_id id = message->server_id;
+    const int64_t now = host_mono_us(io->host), last = io->snapshot_sent[id].us;
+    const uint64_t start = running[to] ? running[to]->start : 0;
+    if (last && start == io->snapshot_sent[id].start && now - last < SNAPSHOT_AGAIN_US &&
+        !libuv_blocked_us) /* else its read may have taken longer */
+        broken("libraft sends a snapshot to voter %d, to which one is on its way", (int)id);
+    io->snapshot_sent[id].us = now;
+    io->snapshot_sent[id].start = start;
+    io->snapshot_sent[id].index = message->install_snapshot.last_index;
 }
 
 /* The result of an append or of a snapshot has arrived. */
@@ -401,10 +409,10 @@ static int io_send(struct raft_io *raft_io, struct raft_io_send *request, const 
     request->cb = cb;
     if (host_acts(io->host)) {
         int to = line_host(io, message->server_id, message->server_address);
-        if (message->type == RAFT_INSTALL_SNAPSHOT && to)
-            check_snapshot_sent(io, message);
         check_sent(io->host, message);
         s->status = to ? net_send(io->host->id, io->id, to, message) : RAFT_NOCONNECTION;
+        if (message->type == RAFT_INSTALL_SNAPSHOT && !s->status)
+            note_snapshot_sent(io, to, message);
     }
     TAILQ_INSERT_TAIL(&io->sends, s, link);
     s->event = world_after(io->host, s->status ? 100 * US_PER_MS : world_between(FROM_NETWORK, 1, 200), sent, s);

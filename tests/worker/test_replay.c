@@ -46,7 +46,7 @@ static double step_of(struct replay *r)
     static const struct plan_rates rates = {.flops = 1, .memory = 1, .link = 1e12, .one_thread = true};
     const struct replay_times t = all_times();
     struct why why = {0};
-    double seconds;
+    double seconds = 0;
     if (replay_reduce(r, &t, &why) || replay_step(r, &rates, &seconds, &why))
         fail_msg("%s", why.text);
     return seconds;

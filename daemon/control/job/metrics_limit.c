@@ -114,10 +114,8 @@ static void thinning_begin(struct jobs *jobs, const struct job *j)
     struct metrics_thinning *t = calloc(1, sizeof(*t));
     if (!t)
         return;
-    *t = (struct metrics_thinning){.task = {.run = thinning_run, .done = thinning_done},
-                                   .jobs = jobs,
-                                   .job = j->id,
-                                   .size = j->metrics.size};
+    *t = (struct metrics_thinning){
+        .task = {.run = thinning_run, .done = thinning_done}, .jobs = jobs, .job = j->id, .size = j->metrics.size};
     snprintf(t->path, sizeof(t->path), "%s", j->metrics.path);
     if (snprintf(t->thinned, sizeof(t->thinned), "%s.tmp", j->metrics.path) >= (int)sizeof(t->thinned) ||
         pool_add(jobs->parses, &t->task, j->uid)) {

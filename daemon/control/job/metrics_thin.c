@@ -1,5 +1,5 @@
-/* The file is read in blocks, and at most one row waits for its neighbour, so that memory does not grow with the file. A
- * pair never spans a return to an earlier step: both rows of it are of one epoch. */
+/* The file is read in blocks, and at most one row waits for its neighbour, so that memory does not grow with the file.
+ * A pair never spans a return to an earlier step: both rows of it are of one epoch. */
 #include "daemon/control/job/metrics_thin.h"
 
 #include "common/base/buf.h"

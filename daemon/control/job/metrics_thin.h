@@ -1,6 +1,7 @@
-/* Thins out a metrics file that has reached its limit. Of the older three quarters of its bytes, one of two neighbouring
- * rows remains; the newest quarter stays whole. Rows that were thinned out n times are 2^n steps apart, so that a curve
- * keeps its shape, and a job of any length has a file of limited size. Blocks on files; a thread of a pool. */
+/* Thins out a metrics file that has reached its limit. Of the older three quarters of its bytes, one of two
+ * neighbouring rows remains; the newest quarter stays whole. Rows that were thinned out n times are 2^n steps apart, so
+ * that a curve keeps its shape, and a job of any length has a file of limited size. Blocks on files; a thread of a
+ * pool. */
 #ifndef DTD_DAEMON_CONTROL_JOB_METRICS_THIN_H
 #define DTD_DAEMON_CONTROL_JOB_METRICS_THIN_H
 

@@ -190,9 +190,11 @@ static err_t spawn_command(struct local *l, const struct process_spawn *x, struc
     if (!err)
         err = buf_append(&settings, "", 1);
     if (!err) {
-        s->env = (char *[]){(char *)settings.data, (char *)variables.data};
+        char *env[] = {(char *)settings.data, (char *)variables.data};
+        s->env = env;
         s->n_env = 2;
         err = supervisor_link_spawn(&l->supervisor, s);
+        s->env = NULL;
     }
     buf_fini(&variables);
     buf_fini(&settings);

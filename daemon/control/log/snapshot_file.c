@@ -270,8 +270,10 @@ static void run_read(uv_work_t *work)
     struct snapshot_file_read *r = work->data;
     DIR *dir = opendir(r->log->raft_dir);
     r->err = dir ? find_newest(dir, &r->name) : err_from_errno(errno);
-    r->err = r->err ? r->err : read_meta(dirfd(dir), &r->name, r->snapshot);
-    r->err = r->err ? r->err : read_content(dirfd(dir), &r->name, r->snapshot);
+    if (dir && !r->err)
+        r->err = read_meta(dirfd(dir), &r->name, r->snapshot);
+    if (dir && !r->err)
+        r->err = read_content(dirfd(dir), &r->name, r->snapshot);
     if (dir)
         closedir(dir);
 }

@@ -247,7 +247,8 @@ static void begin_control(void *arg)
     fill_config(m, n);
     m->node = n;
     err_t err = control_start(n, &why);
-    bool is_excused = machine_refused || may_end(m->host);
+    /* On a full disk control ends with an error that names the file, and the supervisor starts it again. */
+    bool is_excused = machine_refused || may_end(m->host) || disks[m->host->id].is_full;
     if (err && !is_excused)
         broken("control of host %d failed to start: %s", m->host->id, why.text);
     if (err && machine_refused)

@@ -74,7 +74,7 @@ static void await(const char *what, int64_t limit_us, bool (*is_done)(void))
 
 static void choose_survivor(void)
 {
-    struct machine *of[VOTERS];
+    struct machine *of[VOTERS] = {NULL};
     int n = voters_at(branch_leader(), of), left = (int)world_between(FROM_FAULTS, 0, n - 1), n_lost = 0;
     round_.generation = generation_at(branch_leader());
     round_.survivor = of[left];
@@ -217,7 +217,9 @@ static void run_round(bool disks_fail)
     int n = 0;
     for (int id = 1; id <= world.n_hosts; id++)
         if (is_left_out(&machines[id]))
-            check_left_out(left_out[n++] = &machines[id]);
+            left_out[n++] = &machines[id];
+    for (int i = 0; i < n; i++) /* time passes here, in which another one's control may start again */
+        check_left_out(left_out[i]);
     for (int i = 0; i < n; i++)
         take_anew(left_out[i]);
     await("there are not three voters after a recovery", CALM_US, is_calm);

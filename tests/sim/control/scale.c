@@ -95,7 +95,8 @@ static int compare(const void *a, const void *b)
 static double p99_ms(void)
 {
     qsort(probe.us, (size_t)probe.n, sizeof(probe.us[0]), compare);
-    return probe.n ? (double)probe.us[(probe.n - 1) * 99 / 100] / 1e3 : 0;
+    const int at = (probe.n - 1) * 99 / 100;
+    return probe.n ? (double)probe.us[at] / 1e3 : 0;
 }
 
 struct figures {

@@ -38,7 +38,7 @@ static void remove_node(struct state *s, int i)
 {
     char name[16];
     snprintf(name, sizeof(name), "node-%d", i);
-    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {name}};
+    struct record r = {.kind = RECORD_NODE_LEFT, .node_left = {.name = name}};
     apply(s, &r);
 }
 

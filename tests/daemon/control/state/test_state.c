@@ -693,7 +693,7 @@ TEST(numbers_of_nodes_are_never_reused)
     assert_int_equal(2, c->n_nodes);
     assert_string_equal("a", c->nodes[0].name);
     assert_string_equal("b", c->nodes[1].name);
-    struct record left = {.kind = RECORD_NODE_LEFT, .node_left = {"a"}};
+    struct record left = {.kind = RECORD_NODE_LEFT, .node_left = {.name = "a"}};
     assert_int_equal(2, put(s, left).node);
     assert_err(ERR_NOTFOUND, put(s, left).err);
     assert_int_equal(3, put(s, node("a", 3, 0, 9)).node); /* 2 is not reused */
@@ -740,7 +740,7 @@ TEST(a_key_of_a_node_is_recorded_once)
     assert_ok(state_snapshot(s, &bytes));
     assert_ok(state_restore(copy, bytes.data, bytes.len));
     assert_memory_equal(first, state_node_find(copy, "a")->public_key, NODE_KEY_BYTES);
-    put(s, (struct record){.kind = RECORD_NODE_LEFT, .node_left = {"a"}});
+    put(s, (struct record){.kind = RECORD_NODE_LEFT, .node_left = {.name = "a"}});
     r = node("a", 2, 0, 7);
     memset(r.node.public_key, 0x22, NODE_KEY_BYTES);
     assert_err(OK, put(s, r).err); /* removed and joined anew */
@@ -909,7 +909,7 @@ TEST(nodes_that_are_drained_already)
 TEST(nodes_that_have_joined_or_left_already)
 {
     struct state *s = fresh();
-    struct record left = {.kind = RECORD_NODE_LEFT, .node_left = {"a"}};
+    struct record left = {.kind = RECORD_NODE_LEFT, .node_left = {.name = "a"}};
     assert_idle(s, left);
     assert_busy(s, node("a", 1, 0, 5));
     put(s, node("a", 1, 0, 5));
