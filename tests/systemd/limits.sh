@@ -43,6 +43,8 @@ TMPDIR=/dev/shm linux.uml root=/dev/root rootfstype=hostfs rootflags=/ ro init="
 uml=$!
 wait $uml || true
 uml=
+# A processor whose registers are larger than this kernel's buffer for them ends its first thread.
+grep -q put_fp_registers "$tmp/console" && [ ! -e "$tmp/share/out" ] && skip "user-mode Linux does not start on this processor"
 [ -e "$tmp/share/status" ] || fail "the kernel has not come to the end of the test"
 cat "$tmp/share/out"
 exit "$(cat "$tmp/share/status")"
