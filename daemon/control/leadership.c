@@ -240,7 +240,9 @@ static void on_member_lost(void *owner, const char *name, int64_t silent_ms, con
     char seen[400];
     snprintf(seen, sizeof(seen), "node %s was lost (%s; last heartbeat %.1f s ago)", name, why,
              (double)silent_ms / 1e3);
-    if (state_node_find(n->replica.state, name) && !state_node_is_lost(n->replica.state, name)) /* else it has left */
+    const struct state *state = n->replica.state;
+    const bool has_left = state_cluster(state)->n_nodes && !state_node_find(state, name);
+    if (!has_left && !state_node_is_lost(state, name))
         jobs_event_record(&n->jobs, 0, EVENT_NODE_LOST, name, why);
     node_view_lost(&n->jobs, a, silent_ms, seen);
     c10d_owners_lost(&n->c10d_owners, a);
